@@ -73,7 +73,7 @@ Tensor Attention::forward(const Tensor& x, const SequenceContext& context) {  //
   const bool partial = cos.defined() && cos.ndim() == 2 && 2 * cos.dim(1) < d;
   const auto rotated = [&](std::optional<RMSNorm>& norm, const Tensor& projected) {
     if (norm && !partial) return norm->call_method(&RMSNorm::rope, projected, cos, sin);
-    const Tensor normed = norm ? (*norm)(projected) : projected;
+    const Tensor normed = norm ? norm->call_method(&RMSNorm::by_heads, projected) : projected;
     return partial ? ops::partial_rope(normed, context.rope) : ops::rope(normed, context.rope);
   };
   const Tensor q = rotated(q_norm_, heads(q_proj_(x)));  // [T, Nq, D]

@@ -21,6 +21,7 @@ class Linear final : public Callable<Linear> {
     std::int64_t in_features = 0;
     std::int64_t out_features = 0;
     bool bias = false;
+    std::int64_t gradient_rows = 0;  // of ops::linear
     Dtype dtype = Dtype::kFloat32;
   };
 
@@ -30,13 +31,16 @@ class Linear final : public Callable<Linear> {
       : Linear(Tensor::zeros({detail::layer_size("Linear", "out_features", config.out_features),
                               detail::layer_size("Linear", "in_features", config.in_features)},
                              config.dtype),
-               config.bias ? Tensor::zeros({config.out_features}, config.dtype) : Tensor()) {}
+               config.bias ? Tensor::zeros({config.out_features}, config.dtype) : Tensor(),
+               config.gradient_rows) {}
   /// Shares `weight` [out, in], and `bias` [out] if there is to be one, with their owner (a tied
   /// output head: Note [Uses of a tied weight]). ShapeError and DtypeError unless they fit.
-  explicit Linear(Tensor weight, Tensor bias = {})
-      : weight_(std::move(weight)), bias_(std::move(bias)) {
+  explicit Linear(Tensor weight, Tensor bias = {}, std::int64_t gradient_rows = 0)
+      : gradient_rows_(gradient_rows), weight_(std::move(weight)), bias_(std::move(bias)) {
     check<ShapeError>(weight_.ndim() == 2, "Linear: weight must be [out, in], got ",
                       weight_.shape());
+    check<ValueError>(gradient_rows >= 0, "Linear: gradient_rows must not be negative, got ",
+                      gradient_rows);
     register_parameter("weight", weight_, {.role = ParameterLayout::Role::kLinear},
                        InitialValues::normal());
     if (!bias_.defined()) return;
@@ -49,7 +53,7 @@ class Linear final : public Callable<Linear> {
   }
 
   Tensor forward(const Tensor& x) {
-    const Tensor y = ops::linear(x, weight_);
+    const Tensor y = ops::linear(x, weight_, gradient_rows_);
     return bias_.defined() ? y + bias_ : y;
   }
 
@@ -58,6 +62,7 @@ class Linear final : public Callable<Linear> {
   const Tensor& bias() const { return bias_; }
 
  private:
+  std::int64_t gradient_rows_;
   Tensor weight_;  // [out, in]
   Tensor bias_;    // [out]
 };

@@ -27,6 +27,9 @@ class RMSNorm final : public Callable<RMSNorm> {
 
   Tensor forward(const Tensor& x) { return ops::rms_norm(x, weight_, eps_); }
 
+  /// forward(x) for x [T, N, D] of N heads (`heads` of ops::rms_norm). Called through call_method.
+  Tensor by_heads(const Tensor& x) { return ops::rms_norm(x, weight_, eps_, x.dim(1)); }
+
   // --- fused with its neighbours. Called through call_method; the same bits as the separate ops.
 
   struct Added {

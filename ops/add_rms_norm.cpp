@@ -46,13 +46,13 @@ class AddRMSNorm final : public Function {
   TensorList backward(const TensorList& grads, InputMask needs) override {
     const Tensor grad_sum = contiguous(grads[0]), grad_y = contiguous(grads[1]);
     const Tensor sum = sum_.unpack(), weight = weight_.unpack(), rstd = rstd_.unpack();
-    RMSNormGradients gradients(sum, needs[0] || needs[1], needs[2]);
+    RMSNormGradients gradients(sum, 1, needs[0] || needs[1], needs[2]);
     dispatch_floating(sum.dtype(), [&]<class T>() {
       kernels::rms_norm_backward<T>(
           grad_sum.data<T>().data(), grad_y.data<T>().data(), sum.data<T>().data(),
           weight.data<T>().data(), rstd.data<T>().data(), mutable_data_or_null<T>(gradients.x),
           mutable_data_or_null<T>(gradients.partial), mutable_data_or_null<T>(gradients.weight),
-          rstd.numel(), sum.dim(-1));
+          gradients.tokens, gradients.heads, sum.dim(-1));
     });
     // Returns one tensor twice, as operator+ does: the engine forms no sum in shared bytes.
     return {gradients.x, gradients.x, gradients.weight};

@@ -52,7 +52,7 @@ Tensor sum_to_shape(const Tensor& x, const Shape& shape) {
     for (std::int64_t j = i; j < 0; ++j) inner *= x.dim(j);
     Tensor next = Tensor::empty({outer, inner}, x.dtype());
     dispatch_floating(x.dtype(), [&]<class T>() {
-      kernels::sum<T>(sum.data<T>().data(), next.mutable_data<T>().data(), outer, n, inner);
+      kernels::sum_columns<T>(sum.data<T>().data(), next.mutable_data<T>().data(), outer, n, inner);
     });
     sum = next;
   }

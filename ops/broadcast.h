@@ -17,7 +17,8 @@ Shape broadcast_shapes(std::string_view op, const Shape& a, const Shape& b);
 /// Strides that walk `a` in the wider `shape`: 0 for repeated dimensions.
 Shape broadcast_strides(const Tensor& a, const Shape& shape);
 
-/// The adjoint of repeating: sums contiguous `x` down to `shape`, in ascending order. Not recorded.
+/// The adjoint of repeating: sums contiguous `x` down to `shape` by halving (Note [Sums by
+/// halving]), dimensions that are not neighbours one after the other. Not recorded.
 Tensor sum_to_shape(const Tensor& x, const Shape& shape);
 
 }  // namespace moegrad::ops

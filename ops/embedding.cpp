@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/embedding.h"
 
+#include <algorithm>
 #include <memory>
+#include <numeric>
 #include <string_view>
+#include <vector>
 
 #include "framework/autograd/function.h"
 #include "ops/checks.h"
@@ -12,7 +15,7 @@
 namespace moegrad::ops {
 namespace {
 
-// dL/dweight[v] = sum over the positions i with ids[i] = v of dL/dy[i], in ascending i.
+// dL/dweight[v] = sum over the positions i with ids[i] = v of dL/dy[i], by halving over positions.
 class Embedding final : public Function {
  public:
   std::string_view name() const override { return "embedding"; }
@@ -32,10 +35,14 @@ class Embedding final : public Function {
   TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
     const Tensor grad = contiguous(grads[0]), ids = ids_.unpack();
     Tensor grad_weight = Tensor::zeros(weight_shape_, grad.dtype());
+    const auto values = ids.data<std::int64_t>();
+    std::vector<std::int64_t> by_id(values.size());
+    std::iota(by_id.begin(), by_id.end(), 0);
+    std::ranges::stable_sort(by_id, {},
+                             [&](std::int64_t i) { return values[static_cast<std::size_t>(i)]; });
     dispatch_floating(grad.dtype(), [&]<class T>() {
-      kernels::scatter_add_rows<T>(grad.data<T>().data(), ids.data<std::int64_t>().data(),
-                                   grad_weight.mutable_data<T>().data(), ids.numel(),
-                                   weight_shape_[1]);
+      kernels::sum_rows_by_index<T>(grad.data<T>().data(), values.data(), by_id,
+                                    grad_weight.mutable_data<T>().data(), weight_shape_[1]);
     });
     return {Tensor(), grad_weight};
   }

@@ -200,8 +200,8 @@ void row_groups_into(const Tensor& x, const std::vector<StoredMatrix>& matrices,
   });
 }
 
-void column_groups_into(const Tensor& x, const Tensor& y, std::span<const RowRun> groups,
-                        bool resume, Tensor& w) {
+void column_groups_into(const Tensor& x, const Tensor& y, std::span<const RowRun> groups, bool adds,
+                        Tensor& w) {
   const auto k = x.dim(1), n = y.dim(1);
   dispatch_floating(x.dtype(), [&]<class T>() {
     const T* left = x.data<T>().data();
@@ -218,7 +218,7 @@ void column_groups_into(const Tensor& x, const Tensor& y, std::span<const RowRun
                           .m = k,
                           .n = n,
                           .k = count,
-                          .resume = resume});
+                          .adds = adds});
     }
     // Each group's rows are padded to whole blocks.
     const auto height = round_up(x.dim(0) + (std::ssize(groups) - 1) * (kNzBlock - 1), kNzBlock);
@@ -314,9 +314,9 @@ Tensor weight_gradient(const Function& function, std::size_t i, const Tensor& x,
   return sum.take();
 }
 
-void multiply_columns(const Tensor& x, const Tensor& y, bool resume, Tensor& w) {
+void multiply_columns(const Tensor& x, const Tensor& y, bool adds, Tensor& w) {
   const RowRun all{0, x.dim(0)};
-  column_groups_into(x, y, {&all, 1}, resume, w);
+  column_groups_into(x, y, {&all, 1}, adds, w);
 }
 
 }  // namespace moegrad::ops

@@ -60,8 +60,7 @@ Tensor multiply_column_groups(const Tensor& x, const Tensor& y,
 Tensor weight_gradient(const Function& function, std::size_t i, const Tensor& x, const Tensor& y,
                        const RowGroups& groups);
 
-/// w = x^T y for one group. With `resume`, w = w + x^T y, where the chains (Note [Matmul order])
-/// continue from the values in w. So a sum over rows in pieces has the bits of the whole sum.
-void multiply_columns(const Tensor& x, const Tensor& y, bool resume, Tensor& w);
+/// w = x^T y for one group. With `adds`, w = w + x^T y.
+void multiply_columns(const Tensor& x, const Tensor& y, bool adds, Tensor& w);
 
 }  // namespace moegrad::ops

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/linear.h"
 
+#include <algorithm>
+
 #include "framework/autograd/function.h"
 #include "ops/checks.h"
 #include "ops/copies.h"
@@ -27,6 +29,8 @@ Tensor with_last_dim(const Tensor& matrix, Shape shape) {
 //     dL/dW = g^T x
 class Linear final : public Function {
  public:
+  explicit Linear(std::int64_t gradient_rows) : gradient_rows_(gradient_rows) {}
+
   std::string_view name() const override { return "linear"; }
   bool may_wait(std::size_t i) const override { return i == 1; }
   double flops() const override {
@@ -52,18 +56,32 @@ class Linear final : public Function {
       grad_x = with_last_dim(multiply_row_groups(grad_output, matrices, offsets, weight[1]), x);
     }
     if (needs[1]) {
-      grad_weight = multiply_column_groups(grad_output, as_matrix(x_.unpack()), offsets, weight);
+      grad_weight = weight_gradient_of(grad_output, as_matrix(x_.unpack()));
     }
     return {grad_x, grad_weight};
   }
 
  private:
+  Tensor weight_gradient_of(const Tensor& grad_output, const Tensor& x) const {
+    const auto rows = x.dim(0), most = gradient_rows_ == 0 ? rows : gradient_rows_;
+    Tensor sum = Tensor::empty(edges()[1].shape, x.dtype());
+    std::int64_t begin = 0;
+    do {  // runs once even without rows, where the sums are zero
+      const auto count = std::min(most, rows - begin);
+      multiply_columns(Tensor::narrow(grad_output, 0, begin, count),
+                       Tensor::narrow(x, 0, begin, count), begin > 0, sum);
+      begin += count;
+    } while (begin < rows);
+    return sum;
+  }
+
+  std::int64_t gradient_rows_;
   SavedTensor x_{*this}, weight_{*this};
 };
 
 }  // namespace
 
-Tensor linear(const Tensor& x, const Tensor& weight) {
+Tensor linear(const Tensor& x, const Tensor& weight, std::int64_t gradient_rows) {
   check_operands("linear", x, weight);
   check<ShapeError>(x.ndim() >= 1, "linear: x needs a last dimension, got ", x.shape());
   check<ShapeError>(weight.ndim() == 2, "linear: weight must be [out, in], got ", weight.shape());
@@ -71,7 +89,9 @@ Tensor linear(const Tensor& x, const Tensor& weight) {
                     "] to match x ", x.shape(), ", got ", weight.shape());
   check_floating("linear", "x", x);
   check_same_dtype("linear", "x", x, "weight", weight);
-  return apply<Linear>(contiguous(x), contiguous(weight));
+  check<ValueError>(gradient_rows >= 0, "linear: gradient_rows must not be negative, got ",
+                    gradient_rows);
+  return apply<Linear>(made_with(gradient_rows), contiguous(x), contiguous(weight));
 }
 
 }  // namespace moegrad::ops

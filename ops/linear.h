@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+
 #include "framework/tensor/tensor.h"
 
 namespace moegrad::ops {
@@ -8,8 +10,13 @@ namespace moegrad::ops {
 /// y = x W^T,   x: [..., in]   weight: [out, in]   y: [..., out]
 ///
 /// The weight has PyTorch's orientation; it is transposed while it is packed into panels, never as
-/// a whole. Each element of y is one chain of fused multiply-adds (Note [Matmul order]). ShapeError
-/// if ranks or sizes do not fit, DtypeError unless both are float32 or both are float64.
-Tensor linear(const Tensor& x, const Tensor& weight);
+/// a whole. Each element of y is one sum over `in` (Note [Matmul order]). The weight's gradient is
+/// one such sum over all rows, or with `gradient_rows`, one over each run of that many rows, which
+/// are added in order: linear_cross_entropy has the bits of linear and cross_entropy with
+/// kLinearCrossEntropyRows.
+///
+/// ShapeError if ranks or sizes do not fit, DtypeError unless both are float32 or both are float64,
+/// ValueError for gradient_rows below 0.
+Tensor linear(const Tensor& x, const Tensor& weight, std::int64_t gradient_rows = 0);
 
 }  // namespace moegrad::ops

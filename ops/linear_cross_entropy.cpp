@@ -20,7 +20,7 @@ namespace {
 // rows
 //     dL/dz[t, v] = g (p[t, v] - [v = targets[t]])
 //     dL/dx = dL/dz W
-//     dL/dW = (dL/dz)^T x,   one chain over all tokens, whose pieces resume it
+//     dL/dW = (dL/dz)^T x,   a sum over each piece of the tokens, added in order
 class LinearCrossEntropy final : public Function {
  public:
   LinearCrossEntropy(std::int64_t ignore_index, double denominator)

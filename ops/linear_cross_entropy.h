@@ -6,12 +6,13 @@
 
 namespace moegrad::ops {
 
-/// cross_entropy(linear(x, weight), targets, options) with the same bits, but the logits never
-/// exist as a whole. They are computed kLinearCrossEntropyRows tokens at a time, once in forward
-/// and once more in backward.
+/// cross_entropy(linear(x, weight, kLinearCrossEntropyRows), targets, options) with the same bits,
+/// but the logits never exist as a whole. They are computed kLinearCrossEntropyRows tokens at a
+/// time, once in forward and once more in backward.
 ///
 /// x: [T, H]   weight: [V, H]   targets: int64 [T]   loss: [].  Keeps x, the weight and T
 /// logsumexps. Errors as for cross_entropy and linear; they begin with linear_cross_entropy.
+/// ValueError for label_smoothing and class_weights.
 ///
 /// Method: P.-L. Hsu et al., Liger Kernel, arXiv:2410.10989, which computes the gradients in
 /// forward instead, for a cotangent of one.

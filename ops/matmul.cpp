@@ -10,6 +10,7 @@
 #include "ops/checks.h"
 #include "ops/copies.h"
 #include "ops/grouped_products.h"
+#include "ops/kernels/halving.h"
 #include "ops/views.h"
 
 namespace moegrad::ops {
@@ -26,8 +27,8 @@ StoredMatrix right_operand(const Tensor& x, std::int64_t i, bool transposed) {
   return stored_matrices(matrix_of(x, i), 1, transposed)[0];
 }
 
-// With g = dL/dc:  dL/da = g b^T  and  dL/db = a^T g,  per b. The gradient of an operand that is
-// used for every b is the sum over b in ascending order.
+// With g = dL/dc:  dL/da = g b^T  and  dL/db = a^T g,  per matrix of the batch. The gradient of an
+// operand that all of them share is the sum of theirs by halving, down to one matrix.
 class Matmul final : public Function {
  public:
   std::string_view name() const override { return "matmul"; }
@@ -56,23 +57,44 @@ class Matmul final : public Function {
 
  private:
   Tensor grad_a(const Tensor& grad_c, const Tensor& a, const Tensor& b) const {
-    Tensor result = zeros_like(a);
-    Tensor product = Tensor::empty({a.dim(-2), a.dim(-1)}, a.dtype());
-    for (std::int64_t i = 0; i < batch_; ++i) {
+    return gradient_of(a, [&](std::int64_t i, bool adds, Tensor& sum) {
+      Tensor product = adds ? Tensor::empty(sum.shape(), a.dtype()) : sum;
       multiply_rows(matrix_of(grad_c, i), right_operand(b, i, true), product);
-      Tensor sum = matrix_of(result, i);
-      add_(sum, product);
-    }
-    return result;
+      if (adds) add_(sum, product);
+    });
   }
 
-  // Where one matrix is used for every b, its chains go on from one b to the next.
   Tensor grad_b(const Tensor& grad_c, const Tensor& a, const Tensor& b) const {
-    Tensor result = zeros_like(b);
-    for (std::int64_t i = 0; i < batch_; ++i) {
-      Tensor sum = matrix_of(result, i);
-      multiply_columns(matrix_of(a, i), matrix_of(grad_c, i), /*resume=*/true, sum);
+    return gradient_of(b, [&](std::int64_t i, bool adds, Tensor& sum) {
+      multiply_columns(matrix_of(a, i), matrix_of(grad_c, i), adds, sum);
+    });
+  }
+
+  // The gradient of x from term(i, adds, sum), which sets `sum` to that of matrix i or adds it.
+  template <class Term>
+  Tensor gradient_of(const Tensor& x, const Term& term) const {
+    if (batch_ == 0) return zeros_like(x);
+    Tensor result = empty_like(x);
+    if (x.ndim() == 3) {
+      for (std::int64_t i = 0; i < batch_; ++i) {
+        Tensor each = matrix_of(result, i);
+        term(i, false, each);
+      }
+      return result;
     }
+    TensorList levels{result};
+    for (auto level = kernels::most_levels(batch_, 1, 1, false); level > 1; --level) {
+      levels.push_back(empty_like(x));
+    }
+    kernels::for_each_part(
+        0, batch_, 1, 1, 0, false,
+        [&](std::int64_t i, std::int64_t, int level, bool adds) {
+          term(i, adds, levels[static_cast<std::size_t>(level)]);
+        },
+        [&](int level) {
+          add_(levels[static_cast<std::size_t>(level)],
+               levels[static_cast<std::size_t>(level) + 1]);
+        });
     return result;
   }
 
@@ -82,8 +104,10 @@ class Matmul final : public Function {
 
 Shape batch_of(const Tensor& x) { return Shape(std::span(x.shape().begin(), x.shape().end() - 2)); }
 
-// As matrices [B, rows, columns], repeated to the common batch dimensions.
+// As matrices [B, rows, columns], repeated to the common batch dimensions. One that all products
+// share stays one matrix.
 Tensor as_batch(const Tensor& x, const Shape& batch) {
+  if (batch_of(x).numel() == 1) return reshape(x, {x.dim(-2), x.dim(-1)});
   Shape wide = batch;
   wide.push_back(x.dim(-2));
   wide.push_back(x.dim(-1));
@@ -93,17 +117,10 @@ Tensor as_batch(const Tensor& x, const Shape& batch) {
 Tensor multiply_batches(const Tensor& a, const Tensor& b) {
   check<ShapeError>(a.dim(-1) == b.dim(-2), "matmul: inner sizes must agree, got ", a.shape(),
                     " and ", b.shape());
-  if (b.ndim() == 2) {  // one matrix for all rows
-    Shape shape = a.shape();
-    const auto rows = batch_of(a).numel() * a.dim(-2);
-    const Tensor c = matmul(reshape(a, {rows, a.dim(-1)}), b);
-    shape[-1] = b.dim(1);
-    return view(c, shape);
-  }
   auto shape = broadcast_shapes("matmul", batch_of(a), batch_of(b));
-  const Tensor c = matmul(as_batch(a, shape), as_batch(b, shape));  // [B, M, N]
-  shape.push_back(c.dim(1));
-  shape.push_back(c.dim(2));
+  const Tensor c = matmul(as_batch(a, shape), as_batch(b, shape));  // [B, M, N] or [M, N]
+  shape.push_back(c.dim(-2));
+  shape.push_back(c.dim(-1));
   return view(c, shape);
 }
 

@@ -19,7 +19,7 @@ namespace {
 // y = sum of a over the middle of [outer, n, inner]: dL/da is dL/dy repeated there.
 class Sum final : public Function {
  public:
-  explicit Sum(const Extents& extents) : extents_(extents) {}
+  Sum(const Extents& extents, bool over_rows) : extents_(extents), over_rows_(over_rows) {}
 
   std::string_view name() const override { return "sum"; }
 
@@ -27,8 +27,10 @@ class Sum final : public Function {
     shape_ = a.shape();
     Tensor output = Tensor::empty(shape, a.dtype());
     dispatch_floating(a.dtype(), [&]<class T>() {
-      kernels::sum<T>(a.data<T>().data(), output.mutable_data<T>().data(), extents_.outer,
-                      extents_.n, extents_.inner);
+      const T* const from = a.data<T>().data();
+      T* const to = output.mutable_data<T>().data();
+      if (over_rows_) return kernels::sum_rows(from, to, extents_.outer, extents_.n);
+      kernels::sum_columns(from, to, extents_.outer, extents_.n, extents_.inner);
     });
     return output;
   }
@@ -41,20 +43,21 @@ class Sum final : public Function {
 
  private:
   Extents extents_;
+  bool over_rows_;  // the last dimension, or all
   Shape shape_;
 };
 
 Tensor apply_sum(std::string_view op, const Tensor& a) {
   check_operands(op, a);
   check_floating(op, a);
-  return apply<Sum>(made_with(Extents{.n = a.numel()}), contiguous(a), Shape{});
+  return apply<Sum>(made_with(Extents{.n = a.numel()}, true), contiguous(a), Shape{});
 }
 
 Tensor apply_sum(std::string_view op, const Tensor& a, std::int64_t dim, bool keepdim) {
   check_operands(op, a);
   dim = wrap_dim(op, dim, a.ndim());
   check_floating(op, a);
-  return apply<Sum>(made_with(extents_at(a.shape(), dim)), contiguous(a),
+  return apply<Sum>(made_with(extents_at(a.shape(), dim), dim == a.ndim() - 1), contiguous(a),
                     reduced_shape(a.shape(), dim, keepdim));
 }
 

@@ -19,7 +19,7 @@ namespace {
 //     dL/dw = sum over rows of g * x * r
 class RMSNorm final : public Function {
  public:
-  explicit RMSNorm(double eps) : eps_(eps) {}
+  RMSNorm(double eps, std::int64_t heads) : eps_(eps), heads_(heads) {}
 
   std::string_view name() const override { return "rms_norm"; }
 
@@ -42,19 +42,20 @@ class RMSNorm final : public Function {
   TensorList backward(const TensorList& grads, InputMask needs) override {
     const Tensor grad_y = contiguous(grads[0]);
     const Tensor x = x_.unpack(), weight = weight_.unpack(), rstd = rstd_.unpack();
-    RMSNormGradients gradients(x, needs[0], needs[1]);
+    RMSNormGradients gradients(x, heads_, needs[0], needs[1]);
     dispatch_floating(x.dtype(), [&]<class T>() {
       kernels::rms_norm_backward<T>(
           /*grad_sum=*/nullptr, grad_y.data<T>().data(), x.data<T>().data(),
           weight.data<T>().data(), rstd.data<T>().data(), mutable_data_or_null<T>(gradients.x),
           mutable_data_or_null<T>(gradients.partial), mutable_data_or_null<T>(gradients.weight),
-          rstd.numel(), x.dim(-1));
+          gradients.tokens, gradients.heads, x.dim(-1));
     });
     return {gradients.x, gradients.weight};
   }
 
  private:
   double eps_;
+  std::int64_t heads_;
   SavedTensor x_{*this};
   SavedTensor weight_{*this};
   SavedTensor rstd_{*this};
@@ -67,14 +68,17 @@ void check_rms_norm_weight(std::string_view op, const Tensor& x, const Tensor& w
                     "] to match x ", x.shape(), ", got ", weight.shape());
 }
 
-Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps, std::int64_t heads) {
   check_operands("rms_norm", x, weight);
   check<ShapeError>(x.ndim() >= 1 && x.dim(-1) >= 1,
                     "rms_norm: x needs a last dimension of at least 1, got ", x.shape());
   check_rms_norm_weight("rms_norm", x, weight);
   check_norm_eps("rms_norm", eps);
+  const auto rows = x.numel() / x.dim(-1);
+  check<ValueError>(heads >= 1 && rows % heads == 0, "rms_norm: heads must divide the ", rows,
+                    " rows of x ", x.shape(), ", got ", heads);
   check_same_dtype("rms_norm", "x", x, "weight", weight);
-  return apply<RMSNorm>(made_with(eps), contiguous(x), contiguous(weight));
+  return apply<RMSNorm>(made_with(eps, heads), contiguous(x), contiguous(weight));
 }
 
 }  // namespace moegrad::ops

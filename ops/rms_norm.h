@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 
 #include "framework/tensor/tensor.h"
@@ -14,10 +15,14 @@ void check_rms_norm_weight(std::string_view op, const Tensor& x, const Tensor& w
 ///
 ///     y = x / sqrt(mean(x^2) + eps) * weight        x, y [..., D]; weight [D]
 ///
+/// The weight's gradient is a sum over rows by halving (Note [Sums by halving]). If rows belong to
+/// tokens and `heads` heads, as in x [T, heads, D], it is one over the tokens for each head, and
+/// then over heads, halved down to one: ranks may divide the heads.
+///
 /// Errors: ShapeError if x has no last dimension of at least 1 or weight is not [D], DtypeError if
-/// the dtypes differ, ValueError unless eps is finite and >= 0.
+/// the dtypes differ, ValueError unless eps is finite and >= 0, and heads divide the rows.
 ///
 /// Reference: Zhang & Sennrich, 2019, https://arxiv.org/abs/1910.07467
-Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps = 1e-6);
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps = 1e-6, std::int64_t heads = 1);
 
 }  // namespace moegrad::ops

@@ -1,23 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+
 #include "framework/tensor/tensor.h"
-#include "ops/kernels/rms_norm.h"
+#include "ops/kernels/halving.h"
 
 namespace moegrad::ops {
 
 /// What the backward of rms_norm, alone or fused, writes. Gradients that are not needed stay
-/// undefined; the kernels get null pointers for them.
+/// undefined; the kernels get null pointers for them. Rows are [tokens, heads].
 struct RMSNormGradients {
+  std::int64_t tokens, heads;
   Tensor x, weight;
-  Tensor partial;  // [pieces, D], partial sums of the weight's gradient
+  Tensor partial;  // [heads, parts of the tokens, D], partial sums of the weight's gradient
 
-  RMSNormGradients(const Tensor& like_x, bool needs_x, bool needs_weight) {
+  RMSNormGradients(const Tensor& like_x, std::int64_t of_heads, bool needs_x, bool needs_weight)
+      : heads(of_heads) {
     const auto d = like_x.dim(-1);
+    tokens = heads == 0 ? 0 : like_x.numel() / d / heads;
     if (needs_x) x = Tensor::empty(like_x.shape(), like_x.dtype());
     if (!needs_weight) return;
     weight = Tensor::empty({d}, like_x.dtype());
-    partial = Tensor::empty({kernels::rms_norm_pieces(like_x.numel() / d), d}, like_x.dtype());
+    partial = Tensor::empty({heads, kernels::count_parts(tokens), d}, like_x.dtype());
   }
 };
 

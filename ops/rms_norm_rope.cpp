@@ -45,7 +45,7 @@ class RMSNormRope final : public Function {
     const Tensor grad_y = contiguous(grads[0]);
     const Tensor x = x_.unpack(), weight = weight_.unpack(), rstd = rstd_.unpack();
     const Tensor cos = cos_.unpack(), sin = sin_.unpack();
-    RMSNormGradients gradients(x, needs[0], needs[1]);
+    RMSNormGradients gradients(x, x.dim(1), needs[0], needs[1]);
     dispatch_floating(x.dtype(), [&]<class T>() {
       kernels::rms_norm_rope_backward<T>(
           grad_y.data<T>().data(), x.data<T>().data(), weight.data<T>().data(),

@@ -11,8 +11,8 @@ namespace moegrad {
 ///
 /// Note [Uses of a tied weight]
 /// An embedding and an output head that share a weight stand at the two ends of a model, and under
-/// a pipeline on two ranks. Each of these sums what its own use brings over the whole step, and the
-/// two sums are added once, at the end. So that every other run has the same bits, each use of such
+/// a pipeline on two ranks. Each rank sums what its own use brings over the whole step, and the two
+/// sums are added once, at the end. So that every other run has the same bits, each use of such
 /// a weight has a sum of its own over micro-batches and ranks everywhere, and these are added last:
 /// use 0 + use 1 + ... The embedding is use 0, which needs no guard; the head is use 1:
 ///

@@ -46,10 +46,11 @@ CausalLM::CausalLM(const CausalLMConfig& config, std::uint64_t seed, const Causa
                                                                     .eps = config.rms_norm_eps,
                                                                     .dtype = config.dtype}));
     register_module(
-        "lm_head", lm_head_.emplace(
-                       config.tie_word_embeddings
-                           ? embed_tokens_->weight()
-                           : Tensor::zeros({config.vocab_size, config.hidden_size}, config.dtype)));
+        "lm_head",
+        lm_head_.emplace(config.tie_word_embeddings
+                             ? embed_tokens_->weight()
+                             : Tensor::zeros({config.vocab_size, config.hidden_size}, config.dtype),
+                         Tensor(), ops::kLinearCrossEntropyRows));
   }
   if (!meta_enabled()) init_weights(seed);
 }

@@ -50,10 +50,12 @@ void accumulate_key_gradient(const AttentionBlock& block, std::int64_t rows, std
       T* target = grad + j * step + d;
       if (r0 >= rows) continue;
       const auto multiply = tiles.tile(length, panels);
+      const auto chain = Chains::one(rows - r0);
       if (dim - d >= kNzBlock) {
-        multiply(strip, panel, kNzBlock * rows, rows - r0, target, step, true, {});
+        multiply(strip, panel, kNzBlock * rows, chain, target, step, Start::kGoesOn, {});
       } else {
-        multiply_edge_tile(multiply, length, strip, panel, rows - r0, target, step, dim - d, true);
+        multiply_edge_tile(multiply, length, strip, panel, chain, target, step, dim - d,
+                           Start::kGoesOn);
       }
     }
     d += panels * kNzBlock;

@@ -10,11 +10,13 @@ namespace moegrad::kernels {
 // blocks of queries, at most kQueryRows rows (position, head of the group) unless one position has
 // more, and blocks of kKeyBlock keys, counted from the document's first token.
 //
-// Every product consists of the matmul's tiles (Note [Matmul order]): six rows of a left operand
-// times a panel of sixteen columns. The sixteen columns are query rows wherever possible: scores
-// [key, row] = K q^T, out^T [dim, row] = V^T p and grad_q^T = K^T grad_scores. So the softmax runs
-// lane by lane without horizontal sums, and each product writes the panel that the next one reads.
-// Only grad_k and grad_v, which are sums over query rows, need p and grad_scores transposed.
+// Every product consists of the matmul's tiles, six rows of a left operand times a panel of sixteen
+// columns, but each of its sums is one chain: over a block of keys for out and grad_q, over all
+// queries in ascending order for grad_k and grad_v. The sixteen columns are query rows wherever
+// possible: scores [key, row] = K q^T, out^T [dim, row] = V^T p and grad_q^T = K^T grad_scores. So
+// the softmax runs lane by lane without horizontal sums, and each product writes the panel that the
+// next one reads. Only grad_k and grad_v, which are sums over query rows, need p and grad_scores
+// transposed.
 //
 // A row gets the same bits whatever is packed beside it: its keys are cut at the same positions,
 // and masked keys add exact zeros. Tiles that are masked completely are skipped.

@@ -88,13 +88,15 @@ struct LeftStrips {
 };
 
 /// c[i, 0 : 16] = sum_p a[i, p] panel[p, 0 : 16] over `depth` steps, for the strips whose first row
-/// is before row `rows`. With `resume` the sum starts from c.
+/// is before row `rows`. Each sum is one chain; with `resume` it starts from c.
 template <class T>
 void multiply_panel(const LeftStrips<T>& a, std::int64_t rows, const T* panel, std::int64_t depth,
                     T* c, bool resume) {
+  const auto chain = Chains::one(depth);
+  const auto start = resume ? Start::kGoesOn : Start::kZero;
   for (std::int64_t s = 0; s < a.cuts.count() && a.cuts.begin(s) < rows; ++s) {
-    a.tiles.tile(a.cuts.length(s))(a.data + s * a.size(), panel, 0, depth,
-                                   c + a.cuts.begin(s) * kNzBlock, kNzBlock, resume, {});
+    a.tiles.tile(a.cuts.length(s))(a.data + s * a.size(), panel, 0, chain,
+                                   c + a.cuts.begin(s) * kNzBlock, kNzBlock, start, {});
   }
 }
 

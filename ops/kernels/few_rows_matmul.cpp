@@ -6,7 +6,9 @@
 #include <cassert>
 
 #include "framework/tensor/layout.h"
+#include "ops/kernels/block_sums.h"
 #include "ops/kernels/even_cuts.h"
+#include "ops/kernels/halving.h"
 
 namespace moegrad::kernels {
 namespace {
@@ -39,40 +41,41 @@ template <class T>
 void few_rows_matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, std::int64_t rows,
                            std::int64_t j0, std::int64_t columns, const FewRowsLoops<T>& loops) {
   assert(rows <= kFewRows);
+  static_assert(BlockSums<T>::kFullColumns % kWidth == 0 && kChainTerms % kNzBlock == 0);
   const auto& b = problem.b;
   const auto row_stride = problem.a.row_stride;
   const T* const a = problem.a.data + i0 * row_stride;
-  T* const c = problem.c + i0 * problem.c_stride + j0;
   const EvenCuts cuts(rows, loops.most_rows);
-  if (!problem.resume) {
-    for (std::int64_t i = 0; i < rows; ++i) std::fill_n(c + i * problem.c_stride, columns, T(0));
-  }
   Block<T> block{};
-  const auto whole = columns / kWidth * kWidth, rest = columns - whole;
-  std::array<T, kFewRows * kWidth> edge{};  // the last columns of C, fewer than 32
+  // Chains are computed in scratch, where rows have room for whole blocks: level 1 and upwards.
+  const BlockSums<T> sums(problem.c + i0 * problem.c_stride + j0, problem.c_stride, rows, columns,
+                          2 + most_levels(problem.k, kChainTerms, kHalvingUnit, false));
+  for_each_part(
+      0, problem.k, kChainTerms, kHalvingUnit, 1, false,
+      [&](std::int64_t begin, std::int64_t terms, int level, bool adds) {
+        const auto to = sums.at(adds ? level + 1 : level);
+        std::fill_n(to.data, rows * to.stride, T(0));
+        for (auto p = begin; p < begin + terms; p += kNzBlock) {
+          const auto steps = std::min(kNzBlock, begin + terms - p);
+          const T* const panel = b.data + p * b.stride + j0 * kNzBlock;
+          const bool in_registers = rows == 1 && steps == kNzBlock && loops.add_stored != nullptr;
+          // The last columns, fewer than kWidth, are blocks: past them B^T has no rows to read.
+          const auto whole = in_registers ? columns / kWidth * kWidth : 0;
+          for (std::int64_t j = 0; j < whole; j += kNzBlock) {
+            loops.add_stored(a + p, panel + j * kNzBlock, to.data + j);
+          }
+          for (auto j = whole; j < columns; j += kWidth) {
+            add_block(loops, panel + j * kNzBlock, std::min(kWidth, columns - j), a + p, row_stride,
+                      cuts, steps, block, to.data + j, to.stride);
+          }
+        }
+        if (adds) sums.join(level);
+      },
+      [&](int level) { sums.join(level); });
+  if (problem.adds) return sums.join(0);
+  const auto from = sums.at(1), to = sums.at(0);
   for (std::int64_t i = 0; i < rows; ++i) {
-    std::copy_n(c + i * problem.c_stride + whole, rest, edge.data() + i * kWidth);
-  }
-  for (std::int64_t p = 0; p < problem.k; p += kNzBlock) {
-    const auto steps = std::min(kNzBlock, problem.k - p);
-    const T* const panel = b.data + p * b.stride + j0 * kNzBlock;
-    if (rows == 1 && steps == kNzBlock && loops.add_stored != nullptr) {
-      for (std::int64_t j = 0; j < whole; j += kNzBlock) {
-        loops.add_stored(a + p, panel + j * kNzBlock, c + j);
-      }
-    } else {
-      for (std::int64_t j = 0; j < whole; j += kWidth) {
-        add_block(loops, panel + j * kNzBlock, kWidth, a + p, row_stride, cuts, steps, block, c + j,
-                  problem.c_stride);
-      }
-    }
-    if (rest > 0) {  // rows of B^T past the last are zero padding
-      add_block(loops, panel + whole * kNzBlock, rest, a + p, row_stride, cuts, steps, block,
-                edge.data(), kWidth);
-    }
-  }
-  for (std::int64_t i = 0; i < rows; ++i) {
-    std::copy_n(edge.data() + i * kWidth, rest, c + i * problem.c_stride + whole);
+    std::copy_n(from.data + i * from.stride, columns, to.data + i * to.stride);
   }
 }
 

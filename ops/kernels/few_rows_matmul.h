@@ -35,7 +35,7 @@ struct FewRowsLoops {
 
 /// matmul_block for a right operand in the form kNzTransposed and at most kFewRows rows. B is read
 /// once from front to back. Each block of it, 16 steps by 32 columns, is transposed and used at
-/// once by all rows. The sums stay in C; with few rows, C stays in the first cache level.
+/// once by all rows. The sums stay in scratch; with few rows, that stays in the first cache levels.
 template <class T>
 void few_rows_matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, std::int64_t rows,
                            std::int64_t j0, std::int64_t columns, const FewRowsLoops<T>& loops);

@@ -19,7 +19,7 @@ void few_steps_matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, st
   const T* const b = problem.b.data + j0;
   T* const c = problem.c + i0 * stride + j0;
   const auto rest = columns % loops.lanes, whole = columns - rest;
-  multiply(a, b, problem.b.stride, rows, whole, c, stride, problem.resume);
+  multiply(a, b, problem.b.stride, rows, whole, c, stride, problem.adds);
   if (rest == 0) return;
   // Buffers for the last columns of B and C, filled up to whole vectors.
   std::array<T, kFewSteps * kMostLanes> edge_b{};
@@ -29,8 +29,8 @@ void few_steps_matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, st
   for (std::int64_t i = 0; i < rows; ++i, a.data += a.row_stride) {
     T* const row = c + i * stride + whole;
     std::array<T, kMostLanes> edge{};
-    if (problem.resume) std::copy_n(row, rest, edge.data());
-    multiply(a, edge_b.data(), kMostLanes, 1, loops.lanes, edge.data(), kMostLanes, problem.resume);
+    if (problem.adds) std::copy_n(row, rest, edge.data());
+    multiply(a, edge_b.data(), kMostLanes, 1, loops.lanes, edge.data(), kMostLanes, problem.adds);
     std::copy_n(edge.data(), rest, row);
   }
 }

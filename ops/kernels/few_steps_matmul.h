@@ -13,11 +13,11 @@ inline constexpr int kFewSteps = 8;
 /// The inner loops for one vector width.
 template <class T>
 struct FewStepsLoops {
-  /// C[i, j] = chain over all steps p of A[i, p] B[p, j], for `rows` rows i and `columns` columns
-  /// j, a multiple of `lanes`; B has rows of b_stride elements.
+  /// C[i, j] = chain over all steps p of A[i, p] B[p, j], or with `adds`, C + chain, for `rows`
+  /// rows i and `columns` columns j, a multiple of `lanes`; B has rows of b_stride elements.
   using MultiplyRows = void (*)(const LeftOperand<T>& a, const T* b, std::int64_t b_stride,
                                 std::int64_t rows, std::int64_t columns, T* c,
-                                std::int64_t c_stride, bool resume);
+                                std::int64_t c_stride, bool adds);
 
   std::int64_t lanes;
   MultiplyRows by_steps[kFewSteps + 1];

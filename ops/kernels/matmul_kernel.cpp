@@ -8,9 +8,11 @@
 #include <memory>
 
 #include "framework/tensor/layout.h"
+#include "ops/kernels/block_sums.h"
 #include "ops/kernels/even_cuts.h"
 #include "ops/kernels/few_rows_matmul.h"
 #include "ops/kernels/few_steps_matmul.h"
+#include "ops/kernels/halving.h"
 #include "ops/kernels/matmul_tile.h"
 #include "ops/kernels/product_loops.h"
 #include "ops/kernels/transposed_matmul.h"
@@ -20,9 +22,9 @@ namespace {
 
 constexpr std::int64_t kLine = 64;  // bytes of a cache line
 
-// The part of the reduction that is walked at a time: panels of 32 KB. Panels of half that size
-// would stay in the first cache level, but then C is read and written twice as often. Measured, the
-// longer walk is faster by a few hundredths.
+// The longest part of the reduction that is walked at a time: panels of 32 KB. Panels of half that
+// size would stay in the first cache level, but then C is read and written twice as often.
+// Measured, the longer walk is faster by a few hundredths.
 template <class T>
 constexpr std::int64_t kCacheDepth = 2048 / sizeof(T);
 
@@ -88,22 +90,26 @@ Ahead part_of_group(const RightOperand<T>& b, std::int64_t k0, std::int64_t dept
           .jump = b.stride * std::int64_t{sizeof(T)} - (Ahead::kRun - 1) * kLine};
 }
 
-// One group of panels against all strips, for depth steps of the reduction from k0 on.
+// Groups of panels against all strips, for depth steps of the reduction from k0 on. The sums go to
+// the block `to`, whose first column is `first_column` of C.
 template <class T>
 class GroupProduct {
  public:
-  GroupProduct(const MatmulProblem<T>& problem, const EvenCuts& strips, std::int64_t i0,
-               std::int64_t k0, std::int64_t depth, Scratch<T>& scratch, const TileSet<T>& tiles)
+  GroupProduct(const MatmulProblem<T>& problem, const EvenCuts& strips, std::int64_t k0,
+               std::int64_t depth, typename BlockSums<T>::Block to, std::int64_t first_column,
+               bool adds, Scratch<T>& scratch, const TileSet<T>& tiles)
       : problem_(problem),
         strips_(strips),
-        i0_(i0),
         k0_(k0),
         depth_(depth),
+        chains_(Chains::of(depth)),
+        to_(to),
+        first_column_(first_column),
+        start_(adds ? Start::kIsAdded : Start::kZero),
         scratch_(scratch),
         tiles_(tiles),
         panels_(tiles.panels(strips.length(0))),
-        in_place_(problem.b.form == RightForm::kNz),
-        resume_(problem.resume || k0 > 0) {}
+        in_place_(problem.b.form == RightForm::kNz) {}
 
   // The group that comes after this one, if any, is at (next_k0, next_j).
   void run(std::int64_t j0, std::int64_t j_end, std::int64_t next_k0, std::int64_t next_j) {
@@ -147,8 +153,8 @@ class GroupProduct {
       const auto multiply = tiles_.tile(strip.rows, panels_);
       auto j = j0;
       for (; j < whole_end; j += width) {
-        multiply(strip.packed, panel(j, j0), panel_stride, depth_, strip.c + j, problem_.c_stride,
-                 resume_, {});
+        multiply(strip.packed, panel(j, j0), panel_stride, chains_, strip.c + (j - first_column_),
+                 to_.stride, start_, {});
       }
       for (; j < j_end; j += kNzBlock) tile(strip, j, j0, 1, {});
     }
@@ -167,35 +173,40 @@ class GroupProduct {
 
   struct Strip {
     const T* packed;
-    T* c;  // its rows
+    T* c;  // its rows of the block
     std::int64_t rows;
   };
   Strip strip(std::int64_t s) const {
     return {scratch_.strips.data() + s * strip_size<T>(tiles_.strip_rows, depth_),
-            problem_.c + (i0_ + strips_.begin(s)) * problem_.c_stride, strips_.length(s)};
+            to_.data + strips_.begin(s) * to_.stride, strips_.length(s)};
   }
 
   void tile(const Strip& strip, std::int64_t j, std::int64_t j0, std::int64_t panels,
             const Ahead& ahead) {
     const auto multiply = tiles_.tile(strip.rows, panels);
     const T* const first = panel(j, j0);
+    T* const c = strip.c + (j - first_column_);
     const auto columns = problem_.n - j;
     if (columns >= kNzBlock) {
-      multiply(strip.packed, first, panel(j + kNzBlock, j0) - first, depth_, strip.c + j,
-               problem_.c_stride, resume_, ahead);
+      multiply(strip.packed, first, panel(j + kNzBlock, j0) - first, chains_, c, to_.stride, start_,
+               ahead);
     } else {
-      multiply_edge_tile(multiply, strip.rows, strip.packed, first, depth_, strip.c + j,
-                         problem_.c_stride, columns, resume_);
+      multiply_edge_tile(multiply, strip.rows, strip.packed, first, chains_, c, to_.stride, columns,
+                         start_);
     }
   }
 
   const MatmulProblem<T>& problem_;
   const EvenCuts& strips_;
-  const std::int64_t i0_, k0_, depth_;
+  const std::int64_t k0_, depth_;
+  const Chains chains_;
+  const typename BlockSums<T>::Block to_;
+  const std::int64_t first_column_;
+  const Start start_;
   Scratch<T>& scratch_;
   const TileSet<T>& tiles_;
   const std::int64_t panels_;
-  const bool in_place_, resume_;
+  const bool in_place_;
 };
 
 }  // namespace
@@ -218,20 +229,25 @@ void matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, std::int64_t
   const EvenCuts strips(rows, strip_rows);
   assert(strips.count() * strip_size<T>(strip_rows, std::min(kCacheDepth<T>, problem.k)) <=
          kStripsSize<T>);
-  std::int64_t k0 = 0;
-  do {  // runs once even for k = 0, where the sums are zero
-    const auto depth = std::min(kCacheDepth<T>, problem.k - k0);
-    pack_left_strips(a.data + i0 * a.row_stride + k0 * a.k_stride, a.row_stride, a.k_stride, strips,
-                     strip_rows, depth, strip_size<T>(strip_rows, depth), buffers.strips.data());
-    GroupProduct<T> product(problem, strips, i0, k0, depth, buffers, loops.tiles);
-    const auto width = kGroupColumns * (depth <= kShortDepth<T> ? kShortGroups : 1);
-    for (auto j = j0; j < j_end; j += width) {
-      const auto end = std::min(j + width, j_end);
-      const bool last = end == j_end;
-      product.run(j, end, last ? k0 + depth : k0, last ? j0 : end);
-    }
-    k0 += depth;
-  } while (k0 < problem.k);
+  constexpr auto kLongest = kCacheDepth<T>;
+  const BlockSums<T> sums(problem.c + i0 * problem.c_stride + j0, problem.c_stride, rows, columns,
+                          most_levels(problem.k, kLongest, kHalvingUnit, problem.adds));
+  for_each_part(
+      0, problem.k, kLongest, kHalvingUnit, 0, problem.adds,
+      [&](std::int64_t k0, std::int64_t depth, int level, bool adds) {
+        pack_left_strips(a.data + i0 * a.row_stride + k0 * a.k_stride, a.row_stride, a.k_stride,
+                         strips, strip_rows, depth, strip_size<T>(strip_rows, depth),
+                         buffers.strips.data());
+        GroupProduct<T> product(problem, strips, k0, depth, sums.at(level), j0, adds, buffers,
+                                loops.tiles);
+        const auto width = kGroupColumns * (depth <= kShortDepth<T> ? kShortGroups : 1);
+        for (auto j = j0; j < j_end; j += width) {
+          const auto end = std::min(j + width, j_end);
+          const bool last = end == j_end;
+          product.run(j, end, last ? k0 + depth : k0, last ? j0 : end);
+        }
+      },
+      [&](int level) { sums.join(level); });
 }
 
 template <class T>

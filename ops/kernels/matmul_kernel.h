@@ -20,8 +20,8 @@ struct LeftOperand {
   std::int64_t k_stride = 1;
 };
 
-/// C [m, n] = A [m, k] B [k, n]. The rows of C are `c_stride` elements apart. With `resume` the
-/// chains of Note [Matmul order] start from the values in C instead of zero.
+/// C [m, n] = A [m, k] B [k, n], or with `adds`, C + A B. The rows of C are `c_stride` elements
+/// apart.
 template <class T>
 struct MatmulProblem {
   LeftOperand<T> a;
@@ -31,17 +31,19 @@ struct MatmulProblem {
   std::int64_t m = 0;
   std::int64_t n = 0;
   std::int64_t k = 0;
-  bool resume = false;
+  bool adds = false;
 };
 
 // Note [Matmul blocks]
 // A task computes a block of C of at most most_block_rows rows, all columns or a multiple of
-// kGroupColumns. It walks the reduction kCacheDepth at a time. The rows of A are packed once into
-// strips of six or eight, interleaved as the tile reads them; they stay in the second cache level.
-// Packing also removes the power-of-two distance between rows: the first level could hold only a
-// few such rows at a time. B is read in groups of panels. In NZ it is read in place (as its
-// transpose: Note [Transposed product]); otherwise a group is packed in the order in which it is
-// stored. All strips use a panel while it is in cache, and meanwhile the next data is prefetched.
+// kGroupColumns. It walks the reduction by subtrees of at most kCacheDepth steps; sums of such
+// blocks wait in scratch for their right halves (Note [Sums by halving]). The rows of A are packed
+// once into strips of six or eight, interleaved as the tile reads them; they stay in the second
+// cache level. Packing also removes the power-of-two distance between rows: the first level could
+// hold only a few such rows at a time. B is read in groups of panels. In NZ it is read in place (as
+// its transpose: Note [Transposed product]); otherwise a group is packed in the order in which it
+// is stored. All strips use a panel while it is in cache, and meanwhile the next data is
+// prefetched.
 //
 // A reduction of a few steps (the weight gradient of an expert with few tokens) spends its time on
 // writing C. There groups are wider and a strip goes through the whole group, so that rows are

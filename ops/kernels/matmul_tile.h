@@ -7,19 +7,20 @@
 #include <cstdint>
 
 #include "framework/tensor/layout.h"
+#include "ops/kernels/halving.h"
 
 namespace moegrad::kernels {
 
 // Note [Matmul order]
-// Every element of every product here is one chain of fused multiply-adds, ascending over the
-// reduction index from zero:
+// Every element of every product here is a sum over the reduction index p by halving (Note [Sums by
+// halving]), whose parts of at most 128 terms are chains of fused multiply-adds from zero:
 //
-//     y = 0;    y = fma(a[p], b[p], y),   p = 0, ..., k - 1
+//     y = 0;    y = fma(a[p], b[p], y),   p ascending
 //
 // Tiles, packing, layouts and threads choose which rows and columns are computed together, never
-// the order inside a chain. A reduction that is cut into cache blocks continues from the stored y.
-// So results have the same bits for every layout of B (ND, NZ, transposed) and every number of rows
-// and threads.
+// the order inside a sum. So results have the same bits for every layout of B (ND, NZ, transposed)
+// and every number of rows and threads. Attention's products are single chains
+// (ops/kernels/attention_sizes.h).
 
 /// Rows of the largest tile of any vector width.
 inline constexpr std::int64_t kMostTileRows = 8;
@@ -38,14 +39,20 @@ struct Ahead {
   std::ptrdiff_t third = 0;
 };
 
-/// C[i, j] = chain over p of A[i, p] B[p, j], for a few rows i and columns j of some panels.
+/// What becomes of the values in C.
+enum class Start : std::uint8_t {
+  kZero,     // they are overwritten
+  kGoesOn,   // the only chain starts from them instead of zero
+  kIsAdded,  // they are added, C + sum
+};
+
+/// C[i, j] = sum over p of A[i, p] B[p, j], for a few rows i and columns j of some panels.
 ///
-/// A is a strip [k, strip_rows], A[i, p] = a[p * strip_rows + i]; B is panels [k, 16],
-/// panel_stride elements apart; C has rows of ldc elements. With `resume` the chains start from the
-/// values in C instead of zero.
+/// A is a strip [k, strip_rows], A[i, p] = a[p * strip_rows + i], where k is the steps of all
+/// chains; B is panels [k, 16], panel_stride elements apart; C has rows of ldc elements.
 template <class T>
-using Tile = void (*)(const T* a, const T* b, std::int64_t panel_stride, std::int64_t k, T* c,
-                      std::int64_t ldc, bool resume, const Ahead& ahead);
+using Tile = void (*)(const T* a, const T* b, std::int64_t panel_stride, const Chains& chains, T* c,
+                      std::int64_t ldc, Start start, const Ahead& ahead);
 
 /// The tiles of one vector width.
 template <class T>
@@ -72,13 +79,14 @@ struct TileSet {
 /// `tile` of one panel at the right edge. Only `columns` columns of C exist, so the whole tile is
 /// computed in a buffer.
 template <class T>
-void multiply_edge_tile(Tile<T> tile, std::int64_t rows, const T* a, const T* b, std::int64_t k,
-                        T* c, std::int64_t ldc, std::int64_t columns, bool resume) {
+void multiply_edge_tile(Tile<T> tile, std::int64_t rows, const T* a, const T* b,
+                        const Chains& chains, T* c, std::int64_t ldc, std::int64_t columns,
+                        Start start) {
   alignas(64) std::array<T, kMostTileRows * kNzBlock> whole{};
-  for (std::int64_t i = 0; resume && i < rows; ++i) {
+  for (std::int64_t i = 0; start != Start::kZero && i < rows; ++i) {
     std::copy_n(c + i * ldc, columns, whole.data() + i * kNzBlock);
   }
-  tile(a, b, 0, k, whole.data(), kNzBlock, resume, {});
+  tile(a, b, 0, chains, whole.data(), kNzBlock, start, {});
   for (std::int64_t i = 0; i < rows; ++i) {
     std::copy_n(whole.data() + i * kNzBlock, columns, c + i * ldc);
   }

@@ -8,6 +8,7 @@
 #include "framework/tensor/layout.h"
 #include "ops/kernels/matmul_tile.h"
 #include "ops/kernels/simd.h"
+#include "ops/kernels/waiting_sums.h"
 
 namespace moegrad::kernels::matmul_tile_loops {
 
@@ -80,8 +81,8 @@ inline void add_step(const T* a, const T* b, std::int64_t panel_stride, V (&sum)
 // strides, almost only multiply-adds remain to be issued. Instructions are scarce on a core whose
 // other hardware thread is busy.
 template <class T, class V, int kRows, int kFirst, int kVecs>
-void multiply_vectors(const T* a, const T* b, std::int64_t panel_stride, std::int64_t k, T* c,
-                      std::int64_t ldc, bool resume, const Ahead& ahead) {
+void multiply_vectors(const T* a, const T* b, std::int64_t panel_stride, const Chains& chains, T* c,
+                      std::int64_t ldc, Start start, const Ahead& ahead) {
   // A short reduction writes C faster than C can be fetched when a tile begins.
   constexpr int kLineElements = 64 / sizeof(T),
                 kColumnsAhead = V::kLanes == 16 ? 2 * kVecs * V::kLanes : 0;
@@ -94,55 +95,66 @@ void multiply_vectors(const T* a, const T* b, std::int64_t panel_stride, std::in
       __builtin_prefetch(c + i * ldc + l + kColumnsAhead, 1);
     }
   }
+  WaitingSums<V, kRows, kVecs> waiting;
+  constexpr int kStepsPerFetch = steps_per_fetch<V>(kRows);
+  const char* line = static_cast<const char*>(ahead.line);
+  const bool fetches = ahead.step != 0;
+  std::int64_t p = 0, end = 0;
+  for (int chain = 0;; ++chain) {  // at least one
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v) {
+        sum[i][v] = start == Start::kGoesOn ? V::load(c + i * ldc + v * V::kLanes) : V::zero();
+      }
+    }
+    end += chains.steps[chain];
+    for (; p + 4 <= end; p += 4) {
+#pragma GCC unroll 4
+      for (int u = 0; u < 4; ++u) {
+        if (u % kStepsPerFetch == 0 && fetches) {
+          constexpr int kRunSteps = Ahead::kRun * kStepsPerFetch;
+          __builtin_prefetch(line);
+          if constexpr (kStepsPerFetch == 1) {
+            __builtin_prefetch(line + ahead.second);
+            __builtin_prefetch(line + ahead.third);
+          }
+          line += (p + u) % kRunSteps == kRunSteps - kStepsPerFetch ? ahead.jump : ahead.step;
+        }
+        add_step<T, V, kRows, kFirst, kVecs>(a + u * kStripRows<V>, b + u * kNzBlock, panel_stride,
+                                             sum);
+      }
+      a += 4 * kStripRows<V>;
+      b += 4 * kNzBlock;
+    }
+    for (; p < end; ++p) {
+      add_step<T, V, kRows, kFirst, kVecs>(a, b, panel_stride, sum);
+      a += kStripRows<V>;
+      b += kNzBlock;
+    }
+    waiting.join(sum, chains.joins[chain]);
+    if (chain + 1 == chains.count) break;
+    waiting.push(sum);
+  }
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) {
-      sum[i][v] = resume ? V::load(c + i * ldc + v * V::kLanes) : V::zero();
+      T* const to = c + i * ldc + v * V::kLanes;
+      (start == Start::kIsAdded ? V::load(to) + sum[i][v] : sum[i][v]).store(to);
     }
-  }
-  constexpr int kStepsPerFetch = steps_per_fetch<V>(kRows);
-  const char* line = static_cast<const char*>(ahead.line);
-  const bool fetches = ahead.step != 0;
-  std::int64_t p = 0;
-  for (; p + 4 <= k; p += 4) {
-#pragma GCC unroll 4
-    for (int u = 0; u < 4; ++u) {
-      if (u % kStepsPerFetch == 0 && fetches) {
-        constexpr int kRunSteps = Ahead::kRun * kStepsPerFetch;
-        __builtin_prefetch(line);
-        if constexpr (kStepsPerFetch == 1) {
-          __builtin_prefetch(line + ahead.second);
-          __builtin_prefetch(line + ahead.third);
-        }
-        line += (p + u) % kRunSteps == kRunSteps - kStepsPerFetch ? ahead.jump : ahead.step;
-      }
-      add_step<T, V, kRows, kFirst, kVecs>(a + u * kStripRows<V>, b + u * kNzBlock, panel_stride,
-                                           sum);
-    }
-    a += 4 * kStripRows<V>;
-    b += 4 * kNzBlock;
-  }
-  for (; p < k; ++p) {
-    add_step<T, V, kRows, kFirst, kVecs>(a, b, panel_stride, sum);
-    a += kStripRows<V>;
-    b += kNzBlock;
-  }
-#pragma GCC unroll 8
-  for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 8
-    for (int v = 0; v < kVecs; ++v) sum[i][v].store(c + i * ldc + v * V::kLanes);
   }
 }
 
 template <class T, class V, int kRows, int kPanels, int kFirst = 0>
-void multiply_tile(const T* a, const T* b, std::int64_t panel_stride, std::int64_t k, T* c,
-                   std::int64_t ldc, bool resume, const Ahead& ahead) {
+void multiply_tile(const T* a, const T* b, std::int64_t panel_stride, const Chains& chains, T* c,
+                   std::int64_t ldc, Start start, const Ahead& ahead) {
   constexpr int kAll = kPanels * static_cast<int>(kNzBlock / V::kLanes);
   constexpr int kVecs = vectors_at_once<V>(kRows, kAll);
-  multiply_vectors<T, V, kRows, kFirst, kVecs>(a, b, panel_stride, k, c, ldc, resume, ahead);
+  multiply_vectors<T, V, kRows, kFirst, kVecs>(a, b, panel_stride, chains, c, ldc, start, ahead);
   if constexpr (kFirst + kVecs < kAll) {
-    multiply_tile<T, V, kRows, kPanels, kFirst + kVecs>(a, b, panel_stride, k, c, ldc, resume, {});
+    multiply_tile<T, V, kRows, kPanels, kFirst + kVecs>(a, b, panel_stride, chains, c, ldc, start,
+                                                        {});
   }
 }
 

@@ -5,6 +5,8 @@
 #include <array>
 
 #include "framework/runtime/parallel_for.h"
+#include "ops/kernels/add_row.h"
+#include "ops/kernels/halving.h"
 #include "ops/kernels/row_reduce.h"
 
 namespace moegrad::kernels {
@@ -16,8 +18,7 @@ std::int64_t grain_of(std::int64_t work) {
 }
 
 constexpr std::int64_t kStrip = 256;
-// As many terms meet in one number as in a lane of row_sum.
-constexpr std::int64_t kRowsOfSum = kSumBlock / kLanes;
+constexpr std::size_t kMostLevels = 64;  // of any number of terms
 
 // visit(o, first, width) for strips of at most kStrip columns of [outer, n, inner].
 template <class Visit>
@@ -35,30 +36,30 @@ void for_each_strip(std::int64_t outer, std::int64_t n, std::int64_t inner, cons
 }  // namespace
 
 template <class T>
-void sum(const T* x, T* y, std::int64_t outer, std::int64_t n, std::int64_t inner) {
-  if (inner == 1) {
-    parallel_for(outer, grain_of(n), [&](std::int64_t begin, std::int64_t end) {
-      for (auto o = begin; o < end; ++o) y[o] = row_sum(x + o * n, n);
-    });
-    return;
-  }
+void sum_columns(const T* x, T* y, std::int64_t outer, std::int64_t n, std::int64_t inner) {
   for_each_strip(outer, n, inner, [&](std::int64_t o, std::int64_t first, std::int64_t width) {
-    std::array<double, kStrip> totals{};
-    for (std::int64_t begin = 0; begin < n; begin += kRowsOfSum) {
-      std::array<T, kStrip> sums{};
-      const auto end = std::min(n, begin + kRowsOfSum);
-      for (auto k = begin; k < end; ++k) {
-        const T* in = x + (o * n + k) * inner + first;
-        for (std::int64_t i = 0; i < width; ++i) sums[static_cast<std::size_t>(i)] += in[i];
-      }
-      for (std::size_t i = 0; i < static_cast<std::size_t>(width); ++i) {
-        totals[i] += static_cast<double>(sums[i]);
-      }
-    }
-    T* out = y + o * inner + first;
-    for (std::int64_t i = 0; i < width; ++i) {
-      out[i] = static_cast<T>(totals[static_cast<std::size_t>(i)]);
-    }
+    std::array<std::array<T, kStrip>, kMostLevels> levels;
+    const auto at = [&](int level) { return levels[static_cast<std::size_t>(level)].data(); };
+    const auto join = [&](int level) { add_row(at(level + 1), at(level), width); };
+    for_each_part(
+        0, n, kChainTerms, kHalvingUnit, 0, false,
+        [&](std::int64_t begin, std::int64_t terms, int level, bool adds) {
+          T* const to = at(adds ? level + 1 : level);
+          std::fill_n(to, width, T(0));
+          for (auto k = begin; k < begin + terms; ++k) {
+            add_row(x + (o * n + k) * inner + first, to, width);
+          }
+          if (adds) join(level);
+        },
+        join);
+    std::copy_n(at(0), width, y + o * inner + first);
+  });
+}
+
+template <class T>
+void sum_rows(const T* x, T* y, std::int64_t outer, std::int64_t n) {
+  parallel_for(outer, grain_of(n), [&](std::int64_t begin, std::int64_t end) {
+    for (auto o = begin; o < end; ++o) y[o] = static_cast<T>(halved_row_sum(x + o * n, n));
   });
 }
 
@@ -78,8 +79,11 @@ void cumsum(const T* x, bool reverse, T* y, std::int64_t outer, std::int64_t n,
   });
 }
 
-template void sum(const float*, float*, std::int64_t, std::int64_t, std::int64_t);
-template void sum(const double*, double*, std::int64_t, std::int64_t, std::int64_t);
+template void sum_columns(const float*, float*, std::int64_t, std::int64_t, std::int64_t);
+template void sum_columns(const double*, double*, std::int64_t, std::int64_t, std::int64_t);
+
+template void sum_rows(const float*, float*, std::int64_t, std::int64_t);
+template void sum_rows(const double*, double*, std::int64_t, std::int64_t);
 
 template void cumsum(const float*, bool, float*, std::int64_t, std::int64_t, std::int64_t);
 template void cumsum(const double*, bool, double*, std::int64_t, std::int64_t, std::int64_t);

@@ -10,7 +10,7 @@ namespace {
 // __restrict, because the compiler cannot see that these rows do not overlap.
 
 template <class T>
-void add_row(const T* __restrict a, const T* __restrict b, T* __restrict sum, std::int64_t d) {
+void add_rows(const T* __restrict a, const T* __restrict b, T* __restrict sum, std::int64_t d) {
   for (std::int64_t i = 0; i < d; ++i) sum[i] = a[i] + b[i];
 }
 
@@ -58,21 +58,18 @@ void add_rms_norm_forward(const T* x, const T* residual, const T* w, T* sum, T* 
                           std::int64_t rows, std::int64_t d, T eps) {
   parallel_for(rows, kRmsNormRowsPerPiece, [&](std::int64_t begin, std::int64_t end) {
     for (auto n = begin; n < end; ++n) {
-      add_row(x + n * d, residual + n * d, sum + n * d, d);
+      add_rows(x + n * d, residual + n * d, sum + n * d, d);
       rstd[n] = row_rstd(sum + n * d, d, eps);
       scale_row(sum + n * d, rstd[n], w, y + n * d, d);
     }
   });
 }
 
-std::int64_t rms_norm_pieces(std::int64_t rows) {
-  return (rows + kRmsNormRowsPerPiece - 1) / kRmsNormRowsPerPiece;
-}
-
 template <class T>
 void rms_norm_backward(const T* grad_sum, const T* grad_y, const T* x, const T* w, const T* rstd,
-                       T* grad_x, T* partial, T* grad_w, std::int64_t rows, std::int64_t d) {
-  for_gradient_rows(partial, grad_w, rows, d, [&](std::int64_t n, T* sum) {
+                       T* grad_x, T* partial, T* grad_w, std::int64_t tokens, std::int64_t heads,
+                       std::int64_t d) {
+  for_gradient_rows(partial, grad_w, tokens, heads, d, [&](std::int64_t n, T* sum) {
     const auto at = n * d;
     if (sum != nullptr) add_grad_w(grad_y + at, x + at, rstd[n], sum, d);
     if (grad_x == nullptr) return;
@@ -91,9 +88,9 @@ template void add_rms_norm_forward<double>(const double*, const double*, const d
                                            double*, double*, std::int64_t, std::int64_t, double);
 template void rms_norm_backward<float>(const float*, const float*, const float*, const float*,
                                        const float*, float*, float*, float*, std::int64_t,
-                                       std::int64_t);
+                                       std::int64_t, std::int64_t);
 template void rms_norm_backward<double>(const double*, const double*, const double*, const double*,
                                         const double*, double*, double*, double*, std::int64_t,
-                                        std::int64_t);
+                                        std::int64_t, std::int64_t);
 
 }  // namespace moegrad::kernels

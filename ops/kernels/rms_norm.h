@@ -15,17 +15,15 @@ template <class T>
 void add_rms_norm_forward(const T* x, const T* residual, const T* w, T* sum, T* y, T* rstd,
                           std::int64_t rows, std::int64_t d, T eps);
 
-/// The number of pieces of 64 rows into which the sum for the weight's gradient is cut.
-std::int64_t rms_norm_pieces(std::int64_t rows);
-
-/// Overwrites, in one pass over the rows,
-///     grad_x [rows, d] with grad_sum + rstd * (grad_y*w - x * rstd^2 * <grad_y*w, x> / d)
-///     grad_w [d] with sum_n grad_y[n, :] * x[n, :] * rstd[n]: first within each piece, to
-///         partial [rms_norm_pieces(rows), d], then over the pieces in ascending order.
-/// grad_sum [rows, d] is null if nothing is added. grad_x, or partial and grad_w, are null if they
-/// are not wanted.
+/// Overwrites, in one pass over the rows of [tokens, heads, d],
+///     grad_x with grad_sum + rstd * (grad_y*w - x * rstd^2 * <grad_y*w, x> / d)
+///     grad_w [d] with the sum over rows of grad_y * x * rstd, in the order of for_gradient_rows
+///         (ops/kernels/rms_norm_rows.h), by way of partial [heads, count_parts(tokens), d]
+/// grad_sum is null if nothing is added. grad_x, or partial and grad_w, are null if they are not
+/// wanted.
 template <class T>
 void rms_norm_backward(const T* grad_sum, const T* grad_y, const T* x, const T* w, const T* rstd,
-                       T* grad_x, T* partial, T* grad_w, std::int64_t rows, std::int64_t d);
+                       T* grad_x, T* partial, T* grad_w, std::int64_t tokens, std::int64_t heads,
+                       std::int64_t d);
 
 }  // namespace moegrad::kernels

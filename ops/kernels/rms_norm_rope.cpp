@@ -65,7 +65,7 @@ void rms_norm_rope_backward(const T* grad_y, const T* x, const T* w, const T* co
                             const T* rstd, T* grad_x, T* partial, T* grad_w, std::int64_t tokens,
                             std::int64_t heads, std::int64_t dim) {
   const auto half = dim / 2;
-  for_gradient_rows(partial, grad_w, tokens * heads, dim, [&](std::int64_t n, T* sum) {
+  for_gradient_rows(partial, grad_w, tokens, heads, dim, [&](std::int64_t n, T* sum) {
     const auto at = n * dim;
     const T *c = cos + n / heads * half, *s = sin + n / heads * half;
     if (sum != nullptr) add_grad_w(grad_y + at, x + at, c, s, rstd[n], sum, half);

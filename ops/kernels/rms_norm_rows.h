@@ -6,6 +6,8 @@
 #include <cstdint>
 
 #include "framework/runtime/parallel_for.h"
+#include "ops/kernels/add_row.h"
+#include "ops/kernels/halving.h"
 #include "ops/kernels/row_reduce.h"
 
 namespace moegrad::kernels {
@@ -27,21 +29,41 @@ T row_along(const T* gw, const T* x, T rstd, std::int64_t d) {
   return row_dot(gw, x, d) / static_cast<T>(d) * rstd * rstd;
 }
 
-/// Calls row(n, sum) for each row. The row adds its part of the weight's gradient to sum [d], which
-/// belongs to the row's piece in partial [rms_norm_pieces(rows), d]. Then overwrites grad_w [d]
-/// with the sum over the pieces in ascending order. If partial is null, sum is null and grad_w is
-/// unused.
+/// Calls row(n, sum) for each row of [tokens, heads, d]. The row adds its part of the weight's
+/// gradient to sum [d]. The sums of a head over tokens are halved, then heads are halved down to
+/// one (Note [Sums by halving]): heads are the outermost sum, so ranks that divide them have
+/// subtrees. The parts lie in partial [heads, count_parts(tokens), d]; grad_w [d] gets the whole.
+/// If partial is null, sum is null and grad_w is unused.
 template <class T, class Row>
-void for_gradient_rows(T* partial, T* grad_w, std::int64_t rows, std::int64_t d, const Row& row) {
-  parallel_for(rows, kRmsNormRowsPerPiece, [&](std::int64_t begin, std::int64_t end) {
-    T* const sum = partial == nullptr ? nullptr : partial + begin / kRmsNormRowsPerPiece * d;
-    if (sum != nullptr) std::fill_n(sum, d, T(0));
-    for (auto n = begin; n < end; ++n) row(n, sum);
+void for_gradient_rows(T* partial, T* grad_w, std::int64_t tokens, std::int64_t heads,
+                       std::int64_t d, const Row& row) {
+  const auto parts = count_parts(tokens);
+  parallel_for(parts, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (auto i = begin; i < end; ++i) {
+      const auto part = part_at(tokens, i);
+      const auto sum_of = [&](std::int64_t head) {
+        return partial == nullptr ? nullptr : partial + (head * parts + i) * d;
+      };
+      for (std::int64_t h = 0; partial != nullptr && h < heads; ++h)
+        std::fill_n(sum_of(h), d, T(0));
+      for (auto t = part.begin; t < part.begin + part.terms; ++t) {
+        for (std::int64_t h = 0; h < heads; ++h) row(t * heads + h, sum_of(h));
+      }
+    }
   });
   if (partial == nullptr) return;
-  std::fill_n(grad_w, d, T(0));
-  for (const T* sum = partial; rows > 0; rows -= kRmsNormRowsPerPiece, sum += d) {
-    for (std::int64_t i = 0; i < d; ++i) grad_w[i] += sum[i];
+  const auto join = [&](std::int64_t to, std::int64_t from) {
+    add_row(partial + from * d, partial + to * d, d);
+  };
+  for (std::int64_t h = 0; h < heads; ++h) {
+    join_parts(h * parts, tokens, kChainTerms, kHalvingUnit, join);
+  }
+  join_parts(0, heads, 1, 1,
+             [&](std::int64_t to, std::int64_t from) { join(to * parts, from * parts); });
+  if (heads == 0) {
+    std::fill_n(grad_w, d, T(0));
+  } else {
+    std::copy_n(partial, d, grad_w);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "framework/runtime/parallel_for.h"
+#include "ops/kernels/add_row.h"
 
 namespace moegrad::kernels {
 namespace {
@@ -14,11 +15,6 @@ void for_copied_rows(std::int64_t n, std::int64_t work_per_row, const Body& body
   parallel_for(n, grain, [&](std::int64_t begin, std::int64_t end) {
     for (auto i = begin; i < end; ++i) body(i);
   });
-}
-
-template <class T>
-void add_row(const T* __restrict in, T* __restrict out, std::int64_t h) {
-  for (std::int64_t i = 0; i < h; ++i) out[i] += in[i];
 }
 
 // out = the sum of the k rows from row_at(slot) on, in ascending order of slots.

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "ops/kernels/exp.h"
+#include "ops/kernels/halving.h"
 
 namespace moegrad::kernels {
 
@@ -29,21 +30,46 @@ T join_lanes(std::array<T, kLanes>& lanes, const Combine& combine) {
   return lanes[0];
 }
 
+/// Sum over begin <= i < end of term(i), in one number for each lane.
+template <class T, class Term>
+T lanes_sum_of(std::int64_t begin, std::int64_t end, const Term& term) {
+  std::array<T, kLanes> lanes{};
+  auto i = begin;
+  for (; i + kLanes <= end; i += kLanes) {
+    for (std::int64_t j = 0; j < kLanes; ++j) lanes[static_cast<std::size_t>(j)] += term(i + j);
+  }
+  for (std::size_t j = 0; i < end; ++i, ++j) lanes[j] += term(i);
+  return join_lanes(lanes, [](T a, T b) { return a + b; });
+}
+
 /// Sum over i < n of term(i).
 template <class T, class Term>
 T row_sum_of(std::int64_t n, const Term& term) {
   double total = 0;
   for (std::int64_t begin = 0; begin < n; begin += kSumBlock) {
-    const auto end = std::min(n, begin + kSumBlock);
-    std::array<T, kLanes> lanes{};
-    auto i = begin;
-    for (; i + kLanes <= end; i += kLanes) {
-      for (std::int64_t j = 0; j < kLanes; ++j) lanes[static_cast<std::size_t>(j)] += term(i + j);
-    }
-    for (std::size_t j = 0; i < end; ++i, ++j) lanes[j] += term(i);
-    total += static_cast<double>(join_lanes(lanes, [](T a, T b) { return a + b; }));
+    total += static_cast<double>(lanes_sum_of<T>(begin, std::min(n, begin + kSumBlock), term));
   }
   return static_cast<T>(total);
+}
+
+/// The same sum in an order that lets ranks divide the row (Note [Sums by halving]): parts of at
+/// most 128 terms in lanes, halves added in double. The sums of ranks are added in double, too.
+template <class T, class Term>
+double halved_row_sum_of(std::int64_t begin, std::int64_t n, const Term& term) {
+  if (n <= kChainTerms) return static_cast<double>(lanes_sum_of<T>(begin, begin + n, term));
+  const auto left = left_half(n);
+  const auto of_left = halved_row_sum_of<T>(begin, left, term);
+  return of_left + halved_row_sum_of<T>(begin + left, n - left, term);
+}
+
+template <class T>
+double halved_row_sum(const T* x, std::int64_t n) {
+  return halved_row_sum_of<T>(0, n, [&](std::int64_t i) { return x[i]; });
+}
+
+template <class T>
+double halved_row_dot(const T* x, const T* y, std::int64_t n) {
+  return halved_row_sum_of<T>(0, n, [&](std::int64_t i) { return x[i] * y[i]; });
 }
 
 template <class T>
@@ -85,8 +111,8 @@ template <class T>
 LogSumExp<T> row_logsumexp_parts(const T* x, std::int64_t n) {
   const T found = row_max(x, n);
   const T largest = found == -std::numeric_limits<T>::infinity() ? T{0} : found;
-  const T sum = row_sum_of<T>(n, [&](std::int64_t i) { return exp(x[i] - largest); });
-  return {largest, std::log(sum)};
+  const auto sum = halved_row_sum_of<T>(0, n, [&](std::int64_t i) { return exp(x[i] - largest); });
+  return {largest, std::log(static_cast<T>(sum))};
 }
 
 /// log sum_i exp(x[i]); -inf for a row of -inf.

@@ -51,7 +51,7 @@ template <class T>
 void log_softmax_backward(const T* dy, const T* y, T* dx, std::int64_t n, std::int64_t d) {
   for_rows(n, d, [&](std::int64_t r) {
     const auto at = r * d;
-    const T total = row_sum(dy + at, d);
+    const T total = static_cast<T>(halved_row_sum(dy + at, d));
     for (std::int64_t i = 0; i < d; ++i) dx[at + i] = dy[at + i] - exp(y[at + i]) * total;
   });
 }

@@ -50,7 +50,7 @@ void swiglu_backward(const T* dy, const T* gate_up, const T* weights, T* dgate_u
     const T *gate = gate_up + 2 * r * inner, *up = gate + inner;
     T *dgate = dgate_up + 2 * r * inner, *dup = dgate + inner;
     swiglu_row_backward(dy + r * inner, gate, up, dgate, dup, inner);
-    if (dweights != nullptr) dweights[r] = row_dot(dup, up, inner);
+    if (dweights != nullptr) dweights[r] = static_cast<T>(halved_row_dot(dup, up, inner));
     if (weights != nullptr) scale(weights[r], dgate, 2 * inner);
   });
 }

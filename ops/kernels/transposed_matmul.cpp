@@ -7,12 +7,14 @@
 #include <memory>
 
 #include "framework/tensor/layout.h"
+#include "ops/kernels/block_sums.h"
+#include "ops/kernels/halving.h"
 #include "ops/kernels/transpose_8x8.h"
 
 namespace moegrad::kernels {
 namespace {
 
-// The part of the reduction that is walked at a time, a multiple of 16. A panel of 24 KB leaves
+// The longest part of the reduction that is walked at a time. A panel of 24 KB leaves
 // room in the first cache level for what is read of B meanwhile.
 template <class T>
 constexpr std::int64_t kDepth = 1536 / sizeof(T);
@@ -106,32 +108,36 @@ void transposed_matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, s
   auto& buffers = transposed_scratch<T>();
   T* const tile = buffers.tile.data();
   const PanelCuts cuts(rows, loops.unit);
-  std::int64_t k0 = 0;
-  do {  // runs once even for k = 0, where the sums are zero
-    const auto depth = std::min(kDepth<T>, problem.k - k0);
-    const bool resume = problem.resume || k0 > 0;
-    const auto panel = [&](std::int64_t i) {
-      return buffers.panels.data() + cuts.begin(i) * depth;
-    };
-    for (std::int64_t i = 0; i < cuts.count(); ++i) {
-      pack_panel(a.data + (i0 + cuts.begin(i)) * a.row_stride + k0, a.row_stride, cuts.rows(i),
-                 depth, cuts.width(i), panel(i));
-    }
-    for (auto j = j0; j < j0 + columns; j += kGroup) {
-      const auto group = std::min(kGroup, j0 + columns - j);
-      const T* const stored = b.data + (k0 / kNzBlock * b.stride + j) * kNzBlock;
-      for (std::int64_t i = 0; i < cuts.count(); ++i) {
-        const auto height = cuts.rows(i), width = cuts.width(i);
-        T* const c = problem.c + (i0 + cuts.begin(i)) * problem.c_stride + j;
-        if (resume) transpose(c, problem.c_stride, tile, width, group, height);
-        // Rows of B^T past the last are zero padding.
-        loops.by_units[cuts.units(i) - 1](stored, block_step, panel(i), depth, tile,
-                                          round_up(group, kNzBlock), resume);
-        transpose(tile, width, c, problem.c_stride, height, group);
-      }
-    }
-    k0 += depth;
-  } while (k0 < problem.k);
+  constexpr auto kLongest = kDepth<T>;
+  const BlockSums<T> sums(problem.c + i0 * problem.c_stride + j0, problem.c_stride, rows, columns,
+                          most_levels(problem.k, kLongest, kHalvingUnit, problem.adds));
+  for_each_part(
+      0, problem.k, kLongest, kHalvingUnit, 0, problem.adds,
+      [&](std::int64_t k0, std::int64_t depth, int level, bool adds) {
+        const auto chains = Chains::of(depth);
+        const auto to = sums.at(level);
+        const auto panel = [&](std::int64_t i) {
+          return buffers.panels.data() + cuts.begin(i) * depth;
+        };
+        for (std::int64_t i = 0; i < cuts.count(); ++i) {
+          pack_panel(a.data + (i0 + cuts.begin(i)) * a.row_stride + k0, a.row_stride, cuts.rows(i),
+                     depth, cuts.width(i), panel(i));
+        }
+        for (std::int64_t j = 0; j < columns; j += kGroup) {
+          const auto group = std::min(kGroup, columns - j);
+          const T* const stored = b.data + (k0 / kNzBlock * b.stride + j0 + j) * kNzBlock;
+          for (std::int64_t i = 0; i < cuts.count(); ++i) {
+            const auto height = cuts.rows(i), width = cuts.width(i);
+            T* const c = to.data + cuts.begin(i) * to.stride + j;
+            if (adds) transpose(c, to.stride, tile, width, group, height);
+            // Rows of B^T past the last are zero padding.
+            loops.by_units[cuts.units(i) - 1](stored, block_step, panel(i), chains, tile,
+                                              round_up(group, kNzBlock), adds);
+            transpose(tile, width, c, to.stride, height, group);
+          }
+        }
+      },
+      [&](int level) { sums.join(level); });
 }
 
 template void transposed_matmul_block<float>(const MatmulProblem<float>&, std::int64_t,

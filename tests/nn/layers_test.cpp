@@ -73,6 +73,25 @@ TEST(Linear, ARowDoesNotDependOnTheNumberOfRows) {
   EXPECT_EQ(linear(Tensor::zeros({0, 33})).shape(), (Shape{0, 17}));
 }
 
+TEST(Linear, AddsTheGradientOfRunsOfRows) {
+  const Tensor x = randn({300, 6}, 1, Dtype::kFloat32), grad = randn({300, 4}, 2, Dtype::kFloat32);
+  const auto gradient = [&](std::int64_t rows, bool of_config) {
+    Linear own({.in_features = 6, .out_features = 4, .gradient_rows = rows});
+    Linear shared(own.weight(), {}, rows);
+    (of_config ? own : shared)(x).backward(grad);
+    return own.weight().grad();
+  };
+  const Tensor weight = Tensor::zeros({4, 6}).set_requires_grad(true);
+  ops::linear(x, weight, 70).backward(grad);
+  EXPECT_TRUE(bitwise_equal(gradient(70, true), weight.grad()));
+  EXPECT_TRUE(bitwise_equal(gradient(70, false), weight.grad()));
+  EXPECT_FALSE(bitwise_equal(gradient(0, true), weight.grad()));
+  EXPECT_EQ(message_of<ValueError>([] {
+              Linear(randn({3, 7}), {}, -5);
+            }),
+            "Linear: gradient_rows must not be negative, got -5");
+}
+
 TEST(Linear, RejectsABiasThatDoesNotFit) {
   EXPECT_EQ(message_of<ShapeError>([] {
               Linear(randn({3, 7}), randn({7}));

@@ -69,7 +69,7 @@ Results run(const Problem& p, Dtype dtype, Storage storage) {
 }
 
 template <class T>
-Results scalar_chains(const Problem& p) {
+Results scalar_sums(const Problem& p) {
   const auto dtype = dtype_of<T>;
   const Tensor x = randn({p.rows(), p.k}, 1, dtype), w = randn({p.experts(), p.k, p.n}, 2, dtype);
   const Tensor g = randn({p.rows(), p.n}, 3, dtype);
@@ -84,9 +84,9 @@ Results scalar_chains(const Problem& p) {
     const T* px = x.data<T>().data() + begin * p.k;
     const T* pw = w.data<T>().data() + e * p.k * p.n;
     const T* pg = g.data<T>().data() + begin * p.n;
-    test::chains<T>({px, p.k, 1}, {pw, 1, p.n}, rows, p.n, p.k, y + begin * p.n);
-    test::chains<T>({pg, p.n, 1}, {pw, p.n, 1}, rows, p.k, p.n, gx + begin * p.k);
-    test::chains<T>({px, 1, p.k}, {pg, 1, p.n}, p.k, p.n, rows, gw + e * p.k * p.n);
+    test::halved_products<T>({px, p.k, 1}, {pw, 1, p.n}, rows, p.n, p.k, y + begin * p.n);
+    test::halved_products<T>({pg, p.n, 1}, {pw, p.n, 1}, rows, p.k, p.n, gx + begin * p.k);
+    test::halved_products<T>({px, 1, p.k}, {pg, 1, p.n}, p.k, p.n, rows, gw + e * p.k * p.n);
   }
   return r;
 }
@@ -97,11 +97,11 @@ void expect_bitwise_equal(const Results& a, const Results& b) {
   EXPECT_TRUE(bitwise_equal(a.grad_weight, b.grad_weight));
 }
 
-TEST(GroupedMatmul, EveryStorageGivesTheScalarChainsBitForBit) {
+TEST(GroupedMatmul, EveryStorageGivesTheScalarSumsBitForBit) {
   for (const auto& problem : kAwkward) {
     SCOPED_TRACE(::testing::Message() << problem.k << ' ' << problem.n << ' ' << problem.rows());
-    const auto narrow_chains = scalar_chains<float>(problem);
-    const auto wide_chains = scalar_chains<double>(problem);
+    const auto narrow_chains = scalar_sums<float>(problem);
+    const auto wide_chains = scalar_sums<double>(problem);
     for (const auto storage : {Storage::kND, Storage::kNZ, Storage::kHuggingFace,
                                Storage::kHuggingFaceNZ, Storage::kStridedView}) {
       SCOPED_TRACE(static_cast<int>(storage));

@@ -30,8 +30,9 @@ TensorList run(const Inputs& in, bool fused) {
   in.x.set_grad({});
   in.weight.set_grad({});
   const CrossEntropyOptions options{.denominator = 123.0};
-  const Tensor loss = fused ? linear_cross_entropy(in.x, in.weight, in.targets, options)
-                            : cross_entropy(linear(in.x, in.weight), in.targets, options);
+  const Tensor loss =
+      fused ? linear_cross_entropy(in.x, in.weight, in.targets, options)
+            : cross_entropy(linear(in.x, in.weight, kLinearCrossEntropyRows), in.targets, options);
   mul(loss, 0.7).backward();
   return {loss.detach(), in.x.grad(), in.weight.grad()};
 }
@@ -47,6 +48,25 @@ TEST(LinearCrossEntropy, HasTheBitsOfLinearAndCrossEntropy) {
       }
     }
   }
+}
+
+// The number is part of the bits of every run.
+TEST(LinearCrossEntropy, AddsTheGradientsOfRunsOf512Tokens) {
+  const Inputs in(1300, 8, 40, Dtype::kFloat32);
+  const auto fused = run(in, true);
+  in.weight.set_grad({});
+  mul(cross_entropy(linear(in.x, in.weight, 512), in.targets, {.denominator = 123.0}), 0.7)
+      .backward();
+  EXPECT_TRUE(bitwise_equal(fused[2], in.weight.grad()));
+}
+
+TEST(LinearCrossEntropy, GivesZerosWithoutTokens) {
+  for (int i = 0; i < 4; ++i) Tensor::full({40, 8}, 7.0);  // what freed memory may hold
+  const Tensor x = Tensor::zeros({0, 8});
+  const Tensor weight = Tensor::ones({40, 8}).set_requires_grad(true);
+  linear_cross_entropy(x, weight, Tensor::empty({0}, Dtype::kInt64), {.denominator = 1.0})
+      .backward();
+  EXPECT_TRUE(bitwise_equal(weight.grad(), Tensor::zeros({40, 8})));
 }
 
 TEST(LinearCrossEntropy, NeverHoldsAllLogits) {

@@ -32,7 +32,7 @@ Results run(const Sizes& s, Dtype dtype) {
 }
 
 template <class T>
-void expect_scalar_chains(const Sizes& s) {
+void expect_scalar_sums(const Sizes& s) {
   const auto dtype = dtype_of<T>;
   const Tensor x = randn({s.m, s.in}, 1, dtype), weight = randn({s.out, s.in}, 2, dtype);
   const Tensor grad = randn({s.m, s.out}, 3, dtype);
@@ -40,27 +40,32 @@ void expect_scalar_chains(const Sizes& s) {
   Tensor y = Tensor::empty({s.m, s.out}, dtype);
   Tensor grad_x = Tensor::empty({s.m, s.in}, dtype);
   Tensor grad_weight = Tensor::empty({s.out, s.in}, dtype);
-  test::chains<T>({px, s.in, 1}, {pw, s.in, 1}, s.m, s.out, s.in, y.mutable_data<T>().data());
-  test::chains<T>({pg, s.out, 1}, {pw, 1, s.in}, s.m, s.in, s.out, grad_x.mutable_data<T>().data());
-  test::chains<T>({pg, 1, s.out}, {px, 1, s.in}, s.out, s.in, s.m,
-                  grad_weight.mutable_data<T>().data());
+  test::halved_products<T>({px, s.in, 1}, {pw, s.in, 1}, s.m, s.out, s.in,
+                           y.mutable_data<T>().data());
+  test::halved_products<T>({pg, s.out, 1}, {pw, 1, s.in}, s.m, s.in, s.out,
+                           grad_x.mutable_data<T>().data());
+  test::halved_products<T>({pg, 1, s.out}, {px, 1, s.in}, s.out, s.in, s.m,
+                           grad_weight.mutable_data<T>().data());
   const auto results = run(s, dtype);
   EXPECT_TRUE(bitwise_equal(results.y, y));
   EXPECT_TRUE(bitwise_equal(results.grad_x, grad_x));
   EXPECT_TRUE(bitwise_equal(results.grad_weight, grad_weight));
 }
 
-TEST(Linear, ValuesAndGradientsAreScalarChainsBitForBit) {
+TEST(Linear, ValuesAndGradientsAreScalarSumsBitForBit) {
   for (const auto& sizes : kAwkward) {
     SCOPED_TRACE(::testing::Message() << sizes.m << ' ' << sizes.in << ' ' << sizes.out);
-    expect_scalar_chains<float>(sizes);
-    expect_scalar_chains<double>(sizes);
+    expect_scalar_sums<float>(sizes);
+    expect_scalar_sums<double>(sizes);
   }
 }
 
 TEST(Linear, GradientsMatchFiniteDifferences) {
   EXPECT_TRUE(moegrad::gradients_agree(
       [](const TensorList& in) { return TensorList{linear(in[0], in[1])}; },
+      {variable({2, 3, 5}, 1), variable({4, 5}, 2)}));
+  EXPECT_TRUE(moegrad::gradients_agree(
+      [](const TensorList& in) { return TensorList{linear(in[0], in[1], 4)}; },
       {variable({2, 3, 5}, 1), variable({4, 5}, 2)}));
 }
 
@@ -163,6 +168,10 @@ TEST(Linear, RejectsWhatDoesNotFit) {
               linear(randn({2, 5}), randn({4, 6}));
             }),
             "linear: weight must be [out, 5] to match x [2, 5], got [4, 6]");
+  EXPECT_EQ(message_of<ValueError>([] {
+              linear(randn({2, 3}), randn({4, 3}), -1);
+            }),
+            "linear: gradient_rows must not be negative, got -1");
   EXPECT_EQ(message_of<DtypeError>([] {
               linear(Tensor::zeros({2, 5}, Dtype::kInt64), randn({4, 5}));
             }),

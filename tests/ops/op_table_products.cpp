@@ -82,7 +82,7 @@ OpEntry with_broadcasting(OpEntry entry) {
   add("a row and a matrix", {3}, {3, 4}, true, true);
   add("a matrix and a column", {2, 3}, {3}, true, true);
   add("batches and a column", {2, 4, 3}, {3}, true, true);
-  add("a batch of one", {2, 3, 4}, {1, 4, 5}, true, false);
+  add("a batch of one", {2, 3, 4}, {1, 4, 5}, true, true);
   add("four dimensions", {2, 3, 2, 4}, {2, 3, 4, 3}, true, true);
   add("both repeat", {2, 1, 2, 4}, {3, 4, 3}, false, false);
   add("one right matrix for four dimensions", {2, 3, 2, 4}, {4, 3}, true, true);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/rms_norm_rope.h"
 
+#include <algorithm>
 #include <functional>
 #include <vector>
 
@@ -24,7 +25,7 @@ Tensor fused(const Tensor& x, const Tensor& weight, const RopeTable& table) {
 }
 
 Tensor composition(const Tensor& x, const Tensor& weight, const RopeTable& table) {
-  return rope(rms_norm(x, weight, kEps), table);
+  return rope(rms_norm(x, weight, kEps, std::max<std::int64_t>(1, x.dim(1))), table);
 }
 
 // y, and the gradients of x and weight.

@@ -167,5 +167,24 @@ TEST(RMSNorm, RejectsAnEpsThatIsNone) {
             "rms_norm: eps must be finite and >= 0, got -1");
 }
 
+TEST(RMSNorm, RejectsHeadsThatDoNotDivideTheRows) {
+  const Tensor x = randn({3, 4, 5}), w = randn({5});
+  EXPECT_EQ(message_of<ValueError>([&] { rms_norm(x, w, 1e-6, 0); }),
+            "rms_norm: heads must divide the 12 rows of x [3, 4, 5], got 0");
+  EXPECT_THROW(rms_norm(x, w, 1e-6, 5), ValueError);
+  rms_norm(x, w, 1e-6, 4);
+}
+
+// As [T, D] in PyTorch's words: batches are rows, and take as much memory.
+TEST(RMSNorm, SequencesOfABatchAreRows) {
+  const Tensor x = randn({2, 300, 4}, 1, Dtype::kFloat32),
+               grad = randn({2, 300, 4}, 2, Dtype::kFloat32);
+  const Tensor batched = Tensor::ones({4}).set_requires_grad(true);
+  const Tensor flat = Tensor::ones({4}).set_requires_grad(true);
+  rms_norm(x, batched).backward(grad);
+  rms_norm(view(x, {600, 4}), flat).backward(view(grad, {600, 4}));
+  EXPECT_TRUE(bitwise_equal(batched.grad(), flat.grad()));
+}
+
 }  // namespace
 }  // namespace moegrad::ops::rms_norm_test

@@ -180,7 +180,7 @@ TEST(SpecialValues, SumsOfManyNumbersKeepTheirDigitsAlongEveryDimension) {
   const Tensor t = Tensor::full({kRows, 2}, 0.1).set_requires_grad(true);  // float32
   const double tenth = static_cast<double>(0.1F), relative = 1e-6;
   const auto expect_near = [&](const Tensor& y, double expected) {
-    const Tensor elements = clone(y);
+    const Tensor elements = clone(y.detach());
     for (const auto value : elements.data<float>()) {
       EXPECT_NEAR(value, expected, relative * expected);
     }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <iostream>
 #include <limits>
+#include <thread>
 #include <vector>
 
 #include "framework/runtime/random.h"
@@ -34,6 +36,9 @@ struct PairOfVectors {
     low.store(p);
     high.store(p + Half::kLanes);
   }
+  friend PairOfVectors operator+(const PairOfVectors& a, const PairOfVectors& b) {
+    return {a.low + b.low, a.high + b.high};
+  }
   friend void accumulate(PairOfVectors& sum, const PairOfVectors& a, const PairOfVectors& b) {
     accumulate(sum.low, a.low, b.low);
     accumulate(sum.high, a.high, b.high);
@@ -51,14 +56,13 @@ std::vector<T> numbers(std::int64_t count, std::uint64_t seed) {
 struct Sizes {
   std::int64_t m, n, k;
   RightForm form;
-  bool left_by_columns, resume;
+  bool left_by_columns, adds;
 };
 
 std::ostream& operator<<(std::ostream& out, const Sizes& sizes) {
   return out << "[" << sizes.m << ", " << sizes.k << "] by [" << sizes.k << ", " << sizes.n
              << "], form " << static_cast<int>(sizes.form)
-             << (sizes.left_by_columns ? ", left by columns" : "")
-             << (sizes.resume ? ", resume" : "");
+             << (sizes.left_by_columns ? ", left by columns" : "") << (sizes.adds ? ", adds" : "");
 }
 
 // Operands of one product, B in all forms; rows of C end with three elements that nobody may touch.
@@ -76,11 +80,13 @@ class Product {
     store();
   }
 
-  std::vector<T> by_loops(const ProductLoops<T>& loops) const {
-    const auto [m, n, k, form, left_by_columns, resume] = sizes_;
+  // In blocks of at most `rows` by `columns`, as threads compute them.
+  std::vector<T> by_loops(const ProductLoops<T>& loops, std::int64_t rows = 1 << 20,
+                          std::int64_t columns = 1 << 20) const {
+    const auto [m, n, k, form, left_by_columns, adds] = sizes_;
     const auto c_stride = n + kBeyond;
     std::vector<T> c(static_cast<std::size_t>(m * c_stride), kUntouched);
-    for (std::int64_t i = 0; resume && i < m; ++i) {
+    for (std::int64_t i = 0; adds && i < m; ++i) {
       for (std::int64_t j = 0; j < n; ++j) at(c, i * c_stride + j) = at(start_, i * n + j);
     }
     const MatmulProblem<T> problem{
@@ -91,22 +97,25 @@ class Product {
         .m = m,
         .n = n,
         .k = k,
-        .resume = resume};
-    matmul_block(problem, 0, m, 0, n, loops);
+        .adds = adds};
+    for (std::int64_t i0 = 0; i0 < m; i0 += rows) {
+      for (std::int64_t j0 = 0; j0 < n; j0 += columns) {
+        matmul_block(problem, i0, std::min(rows, m - i0), j0, std::min(columns, n - j0), loops);
+      }
+    }
     return c;
   }
 
   std::vector<T> by_definition() const {
-    const auto [m, n, k, form, left_by_columns, resume] = sizes_;
+    const auto [m, n, k, form, left_by_columns, adds] = sizes_;
     std::vector<T> c(static_cast<std::size_t>(m * (n + kBeyond)), kUntouched);
     for (std::int64_t i = 0; i < m; ++i) {
       for (std::int64_t j = 0; j < n; ++j) {
-        T y = resume ? at(start_, i * n + j) : T(0);
-        for (std::int64_t p = 0; p < k; ++p) {
-          y = test::chain_step(at(a_, left_by_columns ? p * m + i : i * k + p), at(b_, p * n + j),
-                               y);
-        }
-        at(c, i * (n + kBeyond) + j) = y;
+        const auto y = test::halved_product<T>(
+            k,
+            [&, i = i](std::int64_t p) { return at(a_, left_by_columns ? p * m + i : i * k + p); },
+            [&, j = j](std::int64_t p) { return at(b_, p * n + j); });
+        at(c, i * (n + kBeyond) + j) = adds ? at(start_, i * n + j) + y : y;
       }
     }
     return c;
@@ -159,7 +168,8 @@ void each_size(const Visit& visit) {
   std::int64_t turn = 0;
   for (const std::int64_t m : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 15, 17, 24, 31, 33, 49}) {
     for (const std::int64_t n : {1, 8, 16, 17, 24, 33, 48, 63, 100, 131}) {
-      for (const std::int64_t k : {0, 1, 2, 3, 4, 5, 7, 8, 9, 16, 21, 64, 65, 390, 520}) {
+      for (const std::int64_t k :
+           {0, 1, 2, 3, 4, 5, 7, 8, 9, 16, 21, 64, 65, 128, 129, 390, 530, 1300}) {
         if (k > 100 && n % 16 > 1) continue;
         for (const auto form :
              {RightForm::kRows, RightForm::kColumns, RightForm::kNz, RightForm::kNzTransposed}) {
@@ -181,26 +191,60 @@ void compare_with_definition(const ProductLoops<T>& loops) {
     const Product<T> product(sizes);
     ++seen;
     if (product.by_loops(loops) == product.by_definition()) return;
-    if (++wrong <= 5) ADD_FAILURE() << "other bits than the chains: " << sizes;
+    if (++wrong <= 5) ADD_FAILURE() << "other bits than the definition: " << sizes;
   });
   EXPECT_EQ(wrong, 0);
   EXPECT_GT(seen, test::kSanitized ? 1000 : 5000);
 }
 
-TEST(MatmulBlock, GivesTheBitsOfTheChains) {
+// Blocks that begin within C and have more rows than a strip, in a thread whose scratch is new.
+template <class T>
+void compare_blocks_with_definition(const ProductLoops<T>& loops) {
+  struct Blocks {
+    std::int64_t m, n, rows;
+  };
+  for (const auto& [m, n, rows] : {Blocks{7, 131, 4},
+                                   {16, 160, 8},
+                                   {24, 257, 11},
+                                   {33, 129, 16},
+                                   {300, 17, 160},
+                                   {300, 129, 140}}) {
+    for (const std::int64_t k : {4, 9, 200, 530, 1300}) {
+      if (k > (m < 300 || n < 100 ? 1300 : 530) / (test::kSanitized ? 2 : 1)) continue;
+      for (const auto form :
+           {RightForm::kRows, RightForm::kColumns, RightForm::kNz, RightForm::kNzTransposed}) {
+        for (const bool adds : {false, true}) {
+          const Sizes sizes{m, n, k, form, false, adds};
+          const Product<T> product(sizes);
+          std::vector<T> got;
+          std::thread([&] { got = product.by_loops(loops, rows, kGroupColumns); }).join();
+          EXPECT_TRUE(got == product.by_definition()) << sizes << " in blocks of " << rows;
+        }
+      }
+    }
+  }
+}
+
+TEST(MatmulBlock, GivesTheBitsOfTheDefinitionInBlocks) {
+  compare_blocks_with_definition(narrow_product_loops<float>());
+  compare_blocks_with_definition(kProductLoops<float, PairOfVectors>);
+  if (has_avx512()) compare_blocks_with_definition(product_loops<float>());
+}
+
+TEST(MatmulBlock, GivesTheBitsOfTheDefinition) {
   compare_with_definition(narrow_product_loops<float>());
   compare_with_definition(narrow_product_loops<double>());
 }
 
 // The loops of sixteen lanes on any CPU: as many panels, rows and tails as with AVX-512, without
 // its instructions.
-TEST(MatmulBlock, GivesTheBitsOfTheChainsOnPairsOfVectors) {
+TEST(MatmulBlock, GivesTheBitsOfTheDefinitionOnPairsOfVectors) {
   static_assert(kProductLoops<float, PairOfVectors>.few_rows.most_rows == 8);
   compare_with_definition(kProductLoops<float, PairOfVectors>);
 }
 
-// Without AVX-512 these are the loops that GivesTheBitsOfTheChains has compared.
-TEST(MatmulBlock, GivesTheBitsOfTheChainsOnTheWidestVectorsOfTheCpu) {
+// Without AVX-512 these are the loops that GivesTheBitsOfTheDefinition has compared.
+TEST(MatmulBlock, GivesTheBitsOfTheDefinitionOnTheWidestVectorsOfTheCpu) {
   const bool wide = has_avx512();
   RecordProperty("vector_bytes", wide ? "32 and 64" : "32");
   std::cout << "vector widths run: 32 bytes" << (wide ? ", 64 bytes (AVX-512)" : "")

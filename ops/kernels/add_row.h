@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace moegrad::kernels {
+
+/// to[i] += from[i] for i < n.
+template <class T>
+void add_row(const T* __restrict from, T* __restrict to, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] += from[i];
+}
+
+}  // namespace moegrad::kernels
