@@ -6,6 +6,7 @@
 #include "framework/autograd/engine.h"
 #include "fsdp/comm_context.h"
 #include "fsdp/forward_order.h"
+#include "fsdp/gradient_reducer.h"
 #include "fsdp/param_group.h"
 
 namespace moegrad::fsdp {

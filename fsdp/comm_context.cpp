@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "fsdp/gradient_reducer.h"
 #include "fsdp/param_group.h"
 
 namespace moegrad::fsdp {

@@ -13,6 +13,7 @@
 #include "framework/tensor/fill.h"
 #include "framework/tensor/meta.h"
 #include "fsdp/flat_layout.h"
+#include "fsdp/gradient_reducer.h"
 
 namespace moegrad::fsdp {
 namespace {
@@ -69,6 +70,8 @@ ParamGroup::ParamGroup(const std::vector<PlacedSlot>& slots, GroupRanks ranks, c
   reducer_ = std::make_unique<GradientReducer>(params_, ranks_, mixed.reduce_dtype,
                                                [this](Event event) { notify(event); });
 }
+
+ParamGroup::~ParamGroup() = default;
 
 void ParamGroup::collect_params(const std::vector<PlacedSlot>& slots) {
   for (const auto& placed : slots) {

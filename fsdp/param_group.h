@@ -11,13 +11,14 @@
 #include "framework/tensor/tensor.h"
 #include "fsdp/copy_out.h"
 #include "fsdp/flat_layout.h"
-#include "fsdp/gradient_reducer.h"
 #include "fsdp/observer.h"
 #include "fsdp/policy.h"
 #include "fsdp/sharded_param.h"
 #include "nn/module.h"
 
 namespace moegrad::fsdp {
+
+class GradientReducer;
 
 /// The slot of a parameter, and the dimension to cut it along.
 struct PlacedSlot {
@@ -71,6 +72,7 @@ class ParamGroup {
   /// device) stay without bytes. `name` is the group's name within its module.
   ParamGroup(const std::vector<PlacedSlot>& slots, GroupRanks ranks, const Policy& policy,
              std::string name = {});
+  ~ParamGroup();
   ParamGroup(const ParamGroup&) = delete;
   ParamGroup& operator=(const ParamGroup&) = delete;
 

@@ -8,6 +8,7 @@
 #include "framework/autograd/engine.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/grad_mode.h"
+#include "fsdp/gradient_reducer.h"
 #include "fsdp/same_values.h"
 #include "ops/copies.h"
 

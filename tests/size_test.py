@@ -22,7 +22,7 @@ BUDGETS = {
     "ops": (14299, "each op with its backward; kernels for two vector widths"),
     "nn": (4137, "module, layers, mixture of experts"),
     "optim": (3299, "optimizers, schedules, clipping"),
-    "fsdp": (3508, "fully_shard, and who runs which micro-batch"),
+    "fsdp": (3516, "fully_shard, and who runs which micro-batch"),
     "parallel": (537, "experts on several ranks"),
     "models": (3948, "one decoder, a table per family, Hugging Face's files"),
     "train": (7963, "options, data, step, checkpoints, logs"),

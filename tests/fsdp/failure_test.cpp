@@ -10,6 +10,7 @@
 #include "framework/distributed/launch.h"
 #include "framework/runtime/grad_mode.h"
 #include "framework/runtime/rank_context.h"
+#include "fsdp/gradient_reducer.h"
 #include "ops/reduce.h"
 #include "tests/fsdp/conformance/event_log.h"
 #include "tests/fsdp/conformance/parity.h"

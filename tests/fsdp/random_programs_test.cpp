@@ -2,6 +2,7 @@
 #include "tests/fsdp/random_programs.h"
 
 #include "framework/runtime/arena.h"
+#include "fsdp/gradient_reducer.h"
 
 namespace moegrad::random_programs_test {
 namespace {

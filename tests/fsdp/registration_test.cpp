@@ -4,6 +4,7 @@
 
 #include "framework/distributed/launch.h"
 #include "framework/runtime/grad_mode.h"
+#include "fsdp/gradient_reducer.h"
 #include "tests/fsdp/conformance/event_log.h"
 #include "tests/fsdp/conformance/parity.h"
 

@@ -9,6 +9,7 @@
 #include "framework/distributed/shard_spec.h"
 #include "framework/tensor/tensor_impl.h"
 #include "fsdp/flat_layout.h"
+#include "fsdp/gradient_reducer.h"
 #include "tests/fsdp/conformance/parity.h"
 #include "tests/fsdp/conformance/stack.h"
 #include "tests/fsdp/conformance/sums.h"

@@ -5,6 +5,7 @@
 
 #include <gmock/gmock.h>
 
+#include "fsdp/gradient_reducer.h"
 #include "tests/fsdp/conformance/event_log.h"
 #include "tests/fsdp/conformance/parity.h"
 

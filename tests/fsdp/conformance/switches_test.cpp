@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "fsdp/gradient_reducer.h"
 #include "optim/adamw.h"
 #include "tests/fsdp/conformance/event_log.h"
 #include "tests/fsdp/conformance/parity.h"
