@@ -6,6 +6,7 @@
 
 #include "framework/autograd/checkpoint.h"
 #include "framework/autograd/engine.h"
+#include "framework/autograd/function.h"
 #include "framework/autograd/grad.h"
 #include "framework/autograd/leaf_gradients.h"
 #include "framework/runtime/rank_context.h"
