@@ -53,8 +53,9 @@ class CapturedLeaf final : public GradientAccumulator {
   void complete() override {
     if (sum_ == nullptr) return;
     TensorList uses;
-    for (auto& micro_batches : arrived_.take())
+    for (auto& micro_batches : arrived_.take()) {
       uses.push_back(sum_in_tree(std::move(micro_batches)));
+    }
     Tensor sum = sum_of_uses(std::move(uses));
     if (sum.defined()) accumulate_gradient(*sum_, std::move(sum));
   }

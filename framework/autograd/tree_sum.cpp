@@ -9,7 +9,7 @@
 
 namespace moegrad {
 
-Tensor combine(Tensor earlier, const Tensor& later) {
+Tensor add_terms(Tensor earlier, const Tensor& later) {
   if (!earlier.defined()) return later;
   if (!later.defined()) return earlier;
   if (earlier.dtype() != Dtype::kBFloat16) {
@@ -33,7 +33,7 @@ TreeSum::TreeSum(Tensor sum, std::int64_t size) : size_(size) {
 void TreeSum::push(Tensor term) {
   // Each trailing set bit of the counter is a finished subtree as large as `term`: carry.
   for (auto carry = size_; (carry & 1) != 0; carry >>= 1) {
-    term = combine(std::move(partials_.back()), term);
+    term = add_terms(std::move(partials_.back()), term);
     partials_.pop_back();
   }
   partials_.push_back(std::move(term));
@@ -47,7 +47,7 @@ Tensor TreeSum::sum() const {
     if (!partial->defined()) continue;
     if (sum.defined() && !own) sum = clone(sum);
     own = sum.defined();
-    sum = combine(std::move(sum), *partial);  // addition commutes, bit for bit
+    sum = add_terms(std::move(sum), *partial);  // addition commutes, bit for bit
   }
   return sum;
 }
@@ -56,7 +56,7 @@ Tensor TreeSum::take() {
   while (partials_.size() > 1) {
     const Tensor later = std::move(partials_.back());
     partials_.pop_back();
-    partials_.back() = combine(std::move(partials_.back()), later);
+    partials_.back() = add_terms(std::move(partials_.back()), later);
   }
   Tensor sum = partials_.empty() ? Tensor() : std::move(partials_.back());
   partials_.clear();

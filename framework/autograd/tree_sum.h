@@ -10,7 +10,7 @@ namespace moegrad {
 
 /// earlier + later, in the memory of `earlier`; the other one if one is undefined. bfloat16 is
 /// widened, added and rounded.
-Tensor combine(Tensor earlier, const Tensor& later);
+Tensor add_terms(Tensor earlier, const Tensor& later);
 
 /// Sums successive tensors of one shape and dtype in a fixed order.
 ///

@@ -14,7 +14,7 @@ Tensor sum_of_uses(TensorList uses) {
   for (auto& use : uses) {
     const Tensor term = std::exchange(use, Tensor());
     if (sum.defined() && term.defined() && !owns_its_bytes(sum)) sum = clone(sum);
-    sum = combine(std::move(sum), term);
+    sum = add_terms(std::move(sum), term);
   }
   return sum;
 }

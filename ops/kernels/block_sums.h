@@ -7,6 +7,8 @@
 
 #include "framework/tensor/layout.h"
 #include "ops/kernels/add_row.h"
+#include "ops/kernels/halving.h"
+#include "ops/kernels/matmul_kernel.h"
 
 namespace moegrad::kernels {
 
@@ -55,5 +57,20 @@ class BlockSums {
   std::int64_t rows_, columns_, stride_;
   std::vector<T>& scratch_;
 };
+
+/// Walks the reduction of a block of C by subtrees of at most `longest` steps: part(k0, depth, to,
+/// adds) sets the block `to` to the product over depth steps from k0 on, or with `adds`, adds it.
+template <class T, class Part>
+void walk_reduction(const MatmulProblem<T>& problem, std::int64_t i0, std::int64_t rows,
+                    std::int64_t j0, std::int64_t columns, std::int64_t longest, const Part& part) {
+  const BlockSums<T> sums(problem.c + i0 * problem.c_stride + j0, problem.c_stride, rows, columns,
+                          most_levels(problem.k, longest, kHalvingUnit, problem.adds));
+  for_each_part(
+      0, problem.k, longest, kHalvingUnit, 0, problem.adds,
+      [&](std::int64_t k0, std::int64_t depth, int level, bool adds) {
+        part(k0, depth, sums.at(level), adds);
+      },
+      [&](int level) { sums.join(level); });
+}
 
 }  // namespace moegrad::kernels

@@ -229,25 +229,20 @@ void matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, std::int64_t
   const EvenCuts strips(rows, strip_rows);
   assert(strips.count() * strip_size<T>(strip_rows, std::min(kCacheDepth<T>, problem.k)) <=
          kStripsSize<T>);
-  constexpr auto kLongest = kCacheDepth<T>;
-  const BlockSums<T> sums(problem.c + i0 * problem.c_stride + j0, problem.c_stride, rows, columns,
-                          most_levels(problem.k, kLongest, kHalvingUnit, problem.adds));
-  for_each_part(
-      0, problem.k, kLongest, kHalvingUnit, 0, problem.adds,
-      [&](std::int64_t k0, std::int64_t depth, int level, bool adds) {
-        pack_left_strips(a.data + i0 * a.row_stride + k0 * a.k_stride, a.row_stride, a.k_stride,
-                         strips, strip_rows, depth, strip_size<T>(strip_rows, depth),
-                         buffers.strips.data());
-        GroupProduct<T> product(problem, strips, k0, depth, sums.at(level), j0, adds, buffers,
-                                loops.tiles);
-        const auto width = kGroupColumns * (depth <= kShortDepth<T> ? kShortGroups : 1);
-        for (auto j = j0; j < j_end; j += width) {
-          const auto end = std::min(j + width, j_end);
-          const bool last = end == j_end;
-          product.run(j, end, last ? k0 + depth : k0, last ? j0 : end);
-        }
-      },
-      [&](int level) { sums.join(level); });
+  walk_reduction(problem, i0, rows, j0, columns, kCacheDepth<T>,
+                 [&](std::int64_t k0, std::int64_t depth, const auto& to, bool adds) {
+                   pack_left_strips(a.data + i0 * a.row_stride + k0 * a.k_stride, a.row_stride,
+                                    a.k_stride, strips, strip_rows, depth,
+                                    strip_size<T>(strip_rows, depth), buffers.strips.data());
+                   GroupProduct<T> product(problem, strips, k0, depth, to, j0, adds, buffers,
+                                           loops.tiles);
+                   const auto width = kGroupColumns * (depth <= kShortDepth<T> ? kShortGroups : 1);
+                   for (auto j = j0; j < j_end; j += width) {
+                     const auto end = std::min(j + width, j_end);
+                     const bool last = end == j_end;
+                     product.run(j, end, last ? k0 + depth : k0, last ? j0 : end);
+                   }
+                 });
 }
 
 template <class T>

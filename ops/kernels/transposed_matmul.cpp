@@ -108,36 +108,31 @@ void transposed_matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, s
   auto& buffers = transposed_scratch<T>();
   T* const tile = buffers.tile.data();
   const PanelCuts cuts(rows, loops.unit);
-  constexpr auto kLongest = kDepth<T>;
-  const BlockSums<T> sums(problem.c + i0 * problem.c_stride + j0, problem.c_stride, rows, columns,
-                          most_levels(problem.k, kLongest, kHalvingUnit, problem.adds));
-  for_each_part(
-      0, problem.k, kLongest, kHalvingUnit, 0, problem.adds,
-      [&](std::int64_t k0, std::int64_t depth, int level, bool adds) {
-        const auto chains = Chains::of(depth);
-        const auto to = sums.at(level);
-        const auto panel = [&](std::int64_t i) {
-          return buffers.panels.data() + cuts.begin(i) * depth;
-        };
-        for (std::int64_t i = 0; i < cuts.count(); ++i) {
-          pack_panel(a.data + (i0 + cuts.begin(i)) * a.row_stride + k0, a.row_stride, cuts.rows(i),
-                     depth, cuts.width(i), panel(i));
-        }
-        for (std::int64_t j = 0; j < columns; j += kGroup) {
-          const auto group = std::min(kGroup, columns - j);
-          const T* const stored = b.data + (k0 / kNzBlock * b.stride + j0 + j) * kNzBlock;
-          for (std::int64_t i = 0; i < cuts.count(); ++i) {
-            const auto height = cuts.rows(i), width = cuts.width(i);
-            T* const c = to.data + cuts.begin(i) * to.stride + j;
-            if (adds) transpose(c, to.stride, tile, width, group, height);
-            // Rows of B^T past the last are zero padding.
-            loops.by_units[cuts.units(i) - 1](stored, block_step, panel(i), chains, tile,
-                                              round_up(group, kNzBlock), adds);
-            transpose(tile, width, c, to.stride, height, group);
-          }
-        }
-      },
-      [&](int level) { sums.join(level); });
+  walk_reduction(problem, i0, rows, j0, columns, kDepth<T>,
+                 [&](std::int64_t k0, std::int64_t depth, const auto& to, bool adds) {
+                   const auto chains = Chains::of(depth);
+                   const auto panel = [&](std::int64_t i) {
+                     return buffers.panels.data() + cuts.begin(i) * depth;
+                   };
+                   for (std::int64_t i = 0; i < cuts.count(); ++i) {
+                     pack_panel(a.data + (i0 + cuts.begin(i)) * a.row_stride + k0, a.row_stride,
+                                cuts.rows(i), depth, cuts.width(i), panel(i));
+                   }
+                   for (std::int64_t j = 0; j < columns; j += kGroup) {
+                     const auto group = std::min(kGroup, columns - j);
+                     const T* const stored =
+                         b.data + (k0 / kNzBlock * b.stride + j0 + j) * kNzBlock;
+                     for (std::int64_t i = 0; i < cuts.count(); ++i) {
+                       const auto height = cuts.rows(i), width = cuts.width(i);
+                       T* const c = to.data + cuts.begin(i) * to.stride + j;
+                       if (adds) transpose(c, to.stride, tile, width, group, height);
+                       // Rows of B^T past the last are zero padding.
+                       loops.by_units[cuts.units(i) - 1](stored, block_step, panel(i), chains, tile,
+                                                         round_up(group, kNzBlock), adds);
+                       transpose(tile, width, c, to.stride, height, group);
+                     }
+                   }
+                 });
 }
 
 template void transposed_matmul_block<float>(const MatmulProblem<float>&, std::int64_t,
