@@ -8,8 +8,9 @@ from repository_files import repository_files
 
 # The most lines of .h and .cpp files, and what they are for. A number that rises has its reason beside it.
 BUDGETS = {
-    # 58 more for records as bytes, whose members are named once: readers of messages are 150 shorter.
-    "framework/runtime": (2895, "a rank's threads and memory, spans, random numbers, errors, log, frame of programs"),
+    # 58 more for records as bytes, whose members are named once: readers of messages are 150 shorter. 34 for
+    # CRC and the check of the CPU on arm64.
+    "framework/runtime": (2929, "a rank's threads and memory, spans, random numbers, errors, log, frame of programs"),
     "framework/profile": (534, "traces, overlap, slow ranks"),
     "framework/tensor": (2138, "tensor, storage, layouts"),
     # 330 more than the two backends had: checks of links, tags, overlaps and of what a consumer drops (116), a link
@@ -19,13 +20,14 @@ BUDGETS = {
     "framework/autograd": (5040, "tape, engine, hooks, sums of gradients, recomputation, gradcheck, graph view"),
     "framework/io": (4516, "safetensors, checkpoints, strict JSON, printing"),
     # 522 more for sums by halving: the rule (149), sums that wait (119), embeddings (70), and what each kernel adds.
-    "ops": (14306, "each op with its backward; kernels for two vector widths"),
+    # 187 for NEON and what transposes take from a vector, which every kind of CPU now has.
+    "ops": (14493, "each op with its backward; kernels for two vector widths, AVX and NEON"),
     "nn": (4137, "module, layers, mixture of experts"),
     "optim": (3299, "optimizers, schedules, clipping"),
     "fsdp": (3516, "fully_shard, and who runs which micro-batch"),
     "parallel": (537, "experts on several ranks"),
     "models": (3948, "one decoder, a table per family, Hugging Face's files"),
-    "train": (7963, "options, data, step, checkpoints, logs"),
+    "train": (7972, "options, data, step, checkpoints, logs"),
     "tools": (9158, "twelve programs; check_golden and the report are half of it"),
 }
 SLACK = 0.03  # a folder may be this far below its budget

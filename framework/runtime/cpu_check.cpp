@@ -2,15 +2,19 @@
 #include "framework/runtime/cpu_check.h"
 
 #ifdef MOEGRAD_CHECK_CPU_AT_START
-#include <cpuid.h>
 #include <unistd.h>
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+#else
+#include <cpuid.h>
+#endif
 #endif
 
 // Note [CPU check]
 // On an old CPU the program should print a message, not end with an illegal instruction. The check
-// therefore runs as the program's first constructor, and only this file is compiled for plain
-// x86-64. It uses nothing from the standard library: the linker would merge an inline function,
-// such as std::string's, with the copies of other files, which contain AVX instructions.
+// therefore runs as the program's first constructor, and only this file is compiled for every CPU
+// of the architecture. It uses nothing from the standard library: the linker would merge an inline
+// function, such as std::string's, with the copies of other files, which contain AVX instructions.
 
 namespace moegrad {
 namespace {
@@ -27,7 +31,9 @@ CpuRefusal refuse_cpu(CpuFeatures features) {
   CpuRefusal refusal = {};
   if ((features & kAllCpuFeatures) == kAllCpuFeatures) return refusal;
   unsigned length = 0;
-  append(refusal, length, "moegrad: this build needs a CPU with x86-64-v3 (missing: ");
+  append(refusal, length, "moegrad: this build needs a CPU with ");
+  append(refusal, length, kCpuLevel);
+  append(refusal, length, " (missing: ");
   const char* separator = "";
   for (int i = 0; i < kNumCpuFeatures; ++i) {
     if ((features >> i & 1U) != 0) continue;
@@ -41,6 +47,15 @@ CpuRefusal refuse_cpu(CpuFeatures features) {
 
 #ifdef MOEGRAD_CHECK_CPU_AT_START
 namespace {
+
+#if defined(__aarch64__)
+
+CpuFeatures detect_cpu_features() {
+  constexpr unsigned long kHasCrc32 = 1UL << 7U;  // HWCAP_CRC32
+  return (getauxval(AT_HWCAP) & kHasCrc32) != 0 ? 1 : 0;
+}
+
+#else
 
 CpuFeatures detect_cpu_features() {
   unsigned a = 0;
@@ -82,6 +97,8 @@ CpuFeatures detect_cpu_features() {
   }
   return features;
 }
+
+#endif
 
 }  // namespace
 

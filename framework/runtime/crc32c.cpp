@@ -7,6 +7,8 @@
 
 #if defined(__SSE4_2__)
 #include <nmmintrin.h>
+#elif defined(__ARM_FEATURE_CRC32)
+#include <arm_acle.h>
 #endif
 
 namespace moegrad {
@@ -23,6 +25,14 @@ std::uint32_t append(std::uint32_t crc, std::byte byte) {
 std::uint32_t append(std::uint32_t crc, std::uint64_t eight) {
   return static_cast<std::uint32_t>(_mm_crc32_u64(crc, eight));
 }
+
+#elif defined(__ARM_FEATURE_CRC32)
+
+std::uint32_t append(std::uint32_t crc, std::byte byte) {
+  return __crc32cb(crc, static_cast<std::uint8_t>(byte));
+}
+
+std::uint32_t append(std::uint32_t crc, std::uint64_t eight) { return __crc32cd(crc, eight); }
 
 #else
 

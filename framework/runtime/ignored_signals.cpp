@@ -7,7 +7,7 @@
 #include <csignal>
 #include <cstdint>
 
-// Compiled for plain x86-64, since it runs before the check of Note [CPU check].
+// Compiled for every CPU of the architecture, since it runs before the check of Note [CPU check].
 
 namespace moegrad {
 namespace {

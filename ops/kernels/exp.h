@@ -19,11 +19,7 @@ inline float select(bool condition, float a, float b) {
 
 /// a * b + c, rounded once if the processor can do that, as Vec's fma.
 inline float multiply_add(float a, float b, float c) {
-#if defined(__FMA__)
-  return __builtin_fmaf(a, b, c);
-#else
-  return a * b + c;
-#endif
+  return kFusesMultiplyAdd ? __builtin_fmaf(a, b, c) : a * b + c;
 }
 
 inline constexpr float kExpLog2E = 1.44269504088896341F;
@@ -78,30 +74,21 @@ Vec<T> exp(const Vec<T>& x) {
   return Vec<T>::load(lanes);
 }
 
-#if defined(__AVX2__) && defined(__FMA__)
 inline Vec<float> exp(const Vec<float>& x) {
-  const auto constant = [](float c) { return _mm256_set1_ps(c); };
-  const auto integer = [](int c) { return _mm256_set1_epi32(c); };
-  const auto power_of_two = [&](__m256i e) {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(e, integer(127)), 23));
-  };
-  // If one of two operands is NaN, min and max return the second.
-  const auto y = _mm256_max_ps(constant(-104.0F), _mm256_min_ps(constant(89.0F), x.v));
+  const auto constant = [](float c) { return Vec<float>::broadcast(c); };
   const auto round = constant(kExpRound);
-  const auto shifted = _mm256_fmadd_ps(y, constant(kExpLog2E), round);
-  const auto n = _mm256_sub_ps(shifted, round);
-  const auto high = _mm256_fnmadd_ps(n, constant(kExpLn2High), y);
-  const auto r = _mm256_fnmadd_ps(n, constant(kExpLn2Low), high);
+  // NaN passes.
+  const auto y = larger(constant(-104.0F), smaller(constant(89.0F), x));
+  const auto n = fma(y, constant(kExpLog2E), round) - round;
+  const auto r = fma(n, constant(-kExpLn2Low), fma(n, constant(-kExpLn2High), y));
   auto p = constant(kExpCoefficients[0]);
 #pragma GCC unroll 5
-  for (int i = 1; i < 6; ++i) p = _mm256_fmadd_ps(p, r, constant(kExpCoefficients[i]));
-  p = _mm256_add_ps(_mm256_fmadd_ps(p, _mm256_mul_ps(r, r), r), constant(1.0F));
-  const auto exponent = _mm256_sub_epi32(_mm256_castps_si256(shifted), _mm256_castps_si256(round));
-  const auto half = _mm256_srai_epi32(exponent, 1);
-  p = _mm256_mul_ps(p, power_of_two(half));
-  return {_mm256_mul_ps(p, power_of_two(_mm256_sub_epi32(exponent, half)))};
+  for (int i = 1; i < 6; ++i) p = fma(p, r, constant(kExpCoefficients[i]));
+  p = fma(p, r * r, r) + constant(1.0F);
+  // However n is cut in two, the first product is exact.
+  const auto half = n * constant(0.5F) + round;
+  return p * power_of_two(half) * power_of_two(n - (half - round) + round);
 }
-#endif
 
 /// 1 / (1 + e^-x)
 template <class T>

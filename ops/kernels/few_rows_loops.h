@@ -40,29 +40,25 @@ void add_steps(const T* a, std::int64_t row_stride, const T* b, std::int64_t ste
   }
 }
 
-#if defined(__AVX2__) && defined(__FMA__)
-
 // Lane j of turned[p] = stored[j * 16 + p], for four steps p and eight columns j.
 inline void turn(const float* stored, Vec<float, 32> (&turned)[4]) {
-  __m256 in[4], pairs[4];
+  Vec<float, 32> in[4], pairs[4];
 #pragma GCC unroll 4
   for (int r = 0; r < 4; ++r) {
-    in[r] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(stored + r * kNzBlock)),
-                                 _mm_loadu_ps(stored + (r + 4) * kNzBlock), 1);
+    in[r] = Vec<float, 32>::load_halves(stored + r * kNzBlock, stored + (r + 4) * kNzBlock);
   }
 #pragma GCC unroll 2
   for (int r = 0; r < 4; r += 2) {
-    pairs[r] = _mm256_unpacklo_ps(in[r], in[r + 1]);
-    pairs[r + 1] = _mm256_unpackhi_ps(in[r], in[r + 1]);
+    pairs[r] = low(in[r], in[r + 1]);
+    pairs[r + 1] = high(in[r], in[r + 1]);
   }
 #pragma GCC unroll 2
   for (int i = 0; i < 2; ++i) {
-    turned[2 * i].v = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
-    turned[2 * i + 1].v = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0xee);
+    turned[2 * i] = low_pairs(pairs[i], pairs[i + 2]);
+    turned[2 * i + 1] = high_pairs(pairs[i], pairs[i + 2]);
   }
 }
 
-#endif
 #if defined(__AVX512F__)
 
 // turn() for sixteen steps and sixteen columns.
@@ -160,9 +156,7 @@ constexpr FewRowsLoops<T> loops() {
   loops.turn = &turn_block<T, V>;
   loops.most_rows = kMostRows;
   add_rows<T, V, kMostRows>(loops);
-#if defined(__AVX2__) && defined(__FMA__)
   if constexpr (V::kLanes == 8) loops.add_stored = &add_stored<V, 4>;
-#endif
 #if defined(__AVX512F__)
   if constexpr (V::kLanes == 16) loops.add_stored = &add_stored<V, 16>;
 #endif

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "framework/tensor/layout.h"
+#include "ops/kernels/simd.h"
 #include "ops/kernels/transpose_8x8.h"
 
 namespace moegrad::kernels {
@@ -34,7 +35,6 @@ void interleave_rows_one_by_one(const T* source, std::int64_t stride, std::int64
   }
 }
 
-#if defined(__AVX2__) && defined(__FMA__)
 // Eight steps of six rows at a time; rows that do not exist repeat the last one.
 void interleave_six_rows(const float* source, std::int64_t stride, std::int64_t rows,
                          std::int64_t k, float* strip) {
@@ -42,38 +42,29 @@ void interleave_six_rows(const float* source, std::int64_t stride, std::int64_t 
   for (std::int64_t r = 0; r < 6; ++r) row[r] = source + std::min(r, rows - 1) * stride;
   const auto whole = k / 8 * 8;
   for (std::int64_t p = 0; p < whole; p += 8, strip += 48) {
-    __m256 in[6], pairs[6], quads[4];
+    Vec<float> in[6], pairs[6];
 #pragma GCC unroll 6
-    for (int r = 0; r < 6; ++r) in[r] = _mm256_loadu_ps(row[r] + p);
+    for (int r = 0; r < 6; ++r) in[r] = Vec<float>::load(row[r] + p);
 #pragma GCC unroll 3
     for (int r = 0; r < 6; r += 2) {
-      pairs[r] = _mm256_unpacklo_ps(in[r], in[r + 1]);
-      pairs[r + 1] = _mm256_unpackhi_ps(in[r], in[r + 1]);
+      pairs[r] = low(in[r], in[r + 1]);
+      pairs[r + 1] = high(in[r], in[r + 1]);
     }
-    quads[0] = _mm256_shuffle_ps(pairs[0], pairs[2], 0x44);
-    quads[1] = _mm256_shuffle_ps(pairs[0], pairs[2], 0xee);
-    quads[2] = _mm256_shuffle_ps(pairs[1], pairs[3], 0x44);
-    quads[3] = _mm256_shuffle_ps(pairs[1], pairs[3], 0xee);
-    // Half h of quads[c] holds rows 0 to 3 of step 4 h + c, of pairs[4 + c / 2] rows 4 and 5.
-#pragma GCC unroll 4
-    for (int c = 0; c < 4; ++c) {
-      const auto store = [&](float* to, __m128 four, __m128 two) {
-        _mm_storeu_ps(to, four);
-        if (c % 2 == 0) {
-          _mm_storel_pi(reinterpret_cast<__m64*>(to + 4), two);
-        } else {
-          _mm_storeh_pi(reinterpret_cast<__m64*>(to + 4), two);
-        }
-      };
-      store(strip + 6 * c, _mm256_castps256_ps128(quads[c]),
-            _mm256_castps256_ps128(pairs[4 + c / 2]));
-      store(strip + 6 * (c + 4), _mm256_extractf128_ps(quads[c], 1),
-            _mm256_extractf128_ps(pairs[4 + c / 2], 1));
-    }
+    // Half h of `four` holds rows 0 to 3 of step 4 h + c. Pair 2 h + c % 2 of `two` holds rows 4
+    // and 5.
+    const auto store = [&]<int c>(const Vec<float>& four, const Vec<float>& two) {
+      four.store_half<0>(strip + 6 * c);
+      two.store_pair<c % 2>(strip + 6 * c + 4);
+      four.store_half<1>(strip + 6 * (c + 4));
+      two.store_pair<2 + c % 2>(strip + 6 * (c + 4) + 4);
+    };
+    store.template operator()<0>(low_pairs(pairs[0], pairs[2]), pairs[4]);
+    store.template operator()<1>(high_pairs(pairs[0], pairs[2]), pairs[4]);
+    store.template operator()<2>(low_pairs(pairs[1], pairs[3]), pairs[5]);
+    store.template operator()<3>(high_pairs(pairs[1], pairs[3]), pairs[5]);
   }
   interleave_rows_one_by_one(source + whole, stride, rows, 6, k - whole, strip);
 }
-#endif
 
 template <class T>
 void interleave_eight_rows(const T* source, std::int64_t stride, std::int64_t rows, std::int64_t k,
@@ -89,11 +80,9 @@ void interleave_eight_rows(const T* source, std::int64_t stride, std::int64_t ro
 template <class T>
 void interleave_rows(const T* source, std::int64_t stride, std::int64_t rows,
                      std::int64_t strip_rows, std::int64_t k, T* strip) {
-#if defined(__AVX2__) && defined(__FMA__)
   if constexpr (sizeof(T) == 4) {
     if (strip_rows == 6) return interleave_six_rows(source, stride, rows, k, strip);
   }
-#endif
   if (strip_rows == 8) return interleave_eight_rows(source, stride, rows, k, strip);
   interleave_rows_one_by_one(source, stride, rows, strip_rows, k, strip);
 }

@@ -12,7 +12,11 @@ const ProductLoops<T>& narrow_product_loops() {
 }
 
 bool has_avx512() {
+#if !defined(__x86_64__)
+  return false;
+#else
   return __builtin_cpu_supports("avx512f") != 0 && avx512_product_loops() != nullptr;
+#endif
 }
 
 template <>

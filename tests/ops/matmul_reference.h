@@ -2,13 +2,15 @@
 #pragma once
 
 // What Note [Sums by halving] and Note [Matmul order] promise, as scalar loops. The rule is written
-// down once more here: nothing of the library is used.
+// down once more here: only whether this build fuses a multiplication and an addition is the
+// library's word.
 
 #include <cmath>
 #include <cstdint>
 #include <utility>
 
 #include "framework/tensor/tensor.h"
+#include "ops/kernels/simd.h"
 
 namespace moegrad::test {
 
@@ -37,11 +39,7 @@ T halved_sum(std::int64_t terms, const Term& term) {
 
 template <class T>
 T chain_step(T a, T b, T y) {
-#if defined(__FMA__)
-  return std::fma(a, b, y);
-#else
-  return a * b + y;  // what the portable kernels do
-#endif
+  return kernels::kFusesMultiplyAdd ? std::fma(a, b, y) : a * b + y;
 }
 
 /// The sum over p < k of a(p) * b(p): chains of fused multiply-adds from zero within a part.

@@ -43,18 +43,9 @@ std::string now() {
   return {text.data(), size};
 }
 
-// The CPU's name; empty if the system does not tell.
-std::string cpu_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    const auto colon = line.find(": ");
-    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
-  }
-  return {};
-}
-
 std::string cpu() {
-  const auto name = cpu_name();
+  std::ifstream file("/proc/cpuinfo");
+  const auto name = cpu_model(file);
   if (name.empty()) return {};
   const auto count = std::thread::hardware_concurrency();
   return name + ", " + std::to_string(count) + (count == 1 ? " CPU" : " CPUs");
@@ -75,6 +66,19 @@ bool needs_quotes(char c) {
 }
 
 }  // namespace
+
+std::string cpu_model(std::istream& cpuinfo) {
+  std::string implementer, part;
+  for (std::string line; std::getline(cpuinfo, line);) {
+    const auto colon = line.find(": ");
+    if (colon == std::string::npos) continue;
+    const auto value = line.substr(colon + 2);
+    if (line.starts_with("model name")) return value;
+    if (line.starts_with("CPU implementer")) implementer = value;
+    if (line.starts_with("CPU part")) part = value;
+  }
+  return part.empty() ? "" : "implementer " + implementer + ", part " + part;
+}
 
 RunHeader run_header(const TrainConfig& options, std::string_view unit,
                      const std::map<std::string, std::string>& run) {

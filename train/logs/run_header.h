@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iosfwd>
 #include <map>
 #include <optional>
 #include <string>
@@ -30,6 +31,10 @@ struct RunHeader {
 /// The header of a run that starts now. `run`: what may not change at resumption (describe_run).
 RunHeader run_header(const TrainConfig& options, std::string_view unit,
                      const std::map<std::string, std::string>& run);
+
+/// The CPU's name in the text of /proc/cpuinfo, such as "AMD EPYC 7B13". On arm64, where it has
+/// none, its numbers, such as "implementer 0x41, part 0xd0c". Empty if the text has neither.
+std::string cpu_model(std::istream& cpuinfo);
 
 /// A word of a command as a shell reads it: in quotes if a character needs them.
 std::string shell_word(const std::string& word);

@@ -27,8 +27,10 @@ std::uint32_t by_definition(std::string_view message) {
 // RFC 3720, appendix B.4, and the check value that every description of the checksum gives.
 TEST(Crc32c, HasThePublishedValues) {
   std::string ascending, descending;
-  for (char c = 0; c < 32; ++c) ascending += c;
-  for (char c = 31; c >= 0; --c) descending += c;
+  for (int i = 0; i < 32; ++i) {
+    ascending += static_cast<char>(i);
+    descending += static_cast<char>(31 - i);
+  }
   EXPECT_EQ(crc32c(as_bytes(std::string(32, '\0'))), 0x8a9136aaU);
   EXPECT_EQ(crc32c(as_bytes(std::string(32, '\xff'))), 0x62a8ab43U);
   EXPECT_EQ(crc32c(as_bytes(ascending)), 0x46dd794eU);

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <regex>
+#include <sstream>
 #include <thread>
 
 #include "tests/framework/io/files.h"
@@ -36,9 +37,21 @@ TEST(RunHeader, TellsOfTheRunThatStarts) {
   std::tm date = {};
   ASSERT_NE(strptime(header.date.c_str(), "%Y-%m-%dT%H:%M:%SZ", &date), nullptr) << header.date;
   EXPECT_LT(std::abs(std::difftime(std::time(nullptr), timegm(&date))), 60);
-  if (read_file("/proc/cpuinfo").find("model name") != std::string::npos) {
+  std::istringstream cpuinfo(read_file("/proc/cpuinfo"));
+  if (!cpu_model(cpuinfo).empty()) {
     EXPECT_TRUE(std::regex_match(header.cpu, std::regex(".+, \\d+ CPUs?"))) << header.cpu;
   }
+}
+
+TEST(RunHeader, NamesACpuAsItsSystemDoes) {
+  std::istringstream amd(
+      "processor\t: 0\nmodel\t\t: 1\nmodel name\t: AMD EPYC 7B13\n\nmodel name\t: x\n");
+  EXPECT_EQ(cpu_model(amd), "AMD EPYC 7B13");
+  std::istringstream arm(
+      "processor\t: 0\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: 0xd0c\n");
+  EXPECT_EQ(cpu_model(arm), "implementer 0x41, part 0xd0c");
+  std::istringstream neither("processor\t: 0\nhart\t: 1\n");
+  EXPECT_EQ(cpu_model(neither), "");
 }
 
 TEST(RunHeader, HasATitleForEveryKindOfModelAndData) {
