@@ -17,6 +17,7 @@ PACKAGES = [
     "libeigen3-dev", "nlohmann-json3-dev", "libcli11-dev", "libboost-graph-dev:arm64", "libspdlog-dev:arm64",
     "libtomlplusplus-dev:arm64", "libgtest-dev:arm64", "libgmock-dev:arm64", "libbenchmark-dev:arm64",
     "libopenmpi-dev:arm64", "openmpi-bin:arm64"]
+# The gradient checks of all ops are in op_table_test and ops_test.
 TESTS = ["tensor_test", "io_test", "op_table_test", "ops_test", "optim_test", "nn_test"]
 STEPS, INTERVAL = 6, 3
 
@@ -72,6 +73,8 @@ with DebianRoot("bookworm", sys.argv[2] if len(sys.argv) > 2 else None, PACKAGES
     here.run(f"cmake --preset release && cmake --build --preset release --target train check_golden {' '.join(TESTS)}",
              CMAKE_TOOLCHAIN_FILE="/moegrad/tests/platforms/arm64.cmake")
     exchange_checkpoints(here)
-    here.run(f"ctest --test-dir build/release -j 2 --output-on-failure -R '^({'|'.join(TESTS)})$'")
+    # qemu-user limits no addresses.
+    here.run(f"ctest --test-dir build/release -j 2 --output-on-failure -R '^({'|'.join(TESTS)})$'",
+             GTEST_FILTER="-ThreadPool.SaysHowManyThreadsItDidNotGet")
     here.run("python3 tests/tools/recorded_run_test.py build/release/tools --train-alone")
 print("arm64: ok")
