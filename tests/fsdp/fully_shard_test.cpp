@@ -75,7 +75,7 @@ TEST(FullyShard, RegistersWholeParametersInForwardAndShardsOutside) {
 TEST(FullyShard, ReshardsAfterAForwardWithoutTape) {
   launch(2, [](RankContext& rank) {
     Net net;
-    const auto& root = fully_shard(net, DeviceMesh::flat(rank.group()));
+    auto& root = fully_shard(net, DeviceMesh::flat(rank.group()));
     {
       const NoGradGuard no_grad;
       net(input());

@@ -94,7 +94,7 @@ TEST_F(SmallRun, ValidationAndSampleAreTheSameOnEveryWorldSize) {
         ParallelDims{.dp_shard = 4, .ep = 4}}) {
     launch(dims.ranks(), [&](RankContext& context) {
       models::CausalLM model(config(), 1);
-      const auto& state = shard_model(model, make_meshes(context.group(), dims), {});
+      auto& state = shard_model(model, make_meshes(context.group(), dims), {});
       const double loss = evaluate(model, text, state.ranks());
       const std::int64_t sent = context.counters().rows_sent;
       const auto continuation = sample(model, "the q", 12, 16, 0.8, 5, state.ranks());
@@ -224,7 +224,7 @@ TEST_F(SmallRun, ValidationSumsItsSequencesInTheirOrderOnEveryWorldSize) {
     double loss = 0;
     launch(world_size, [&](RankContext& context) {
       models::CausalLM model(wide, 1);
-      const auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
+      auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
       const double own = evaluate(model, data, state.ranks());
       if (context.rank() == 0) loss = own;
     });
@@ -254,7 +254,7 @@ TEST_F(SmallRun, ValidationIsTheMeanOverTheTargetsOfPackedDocuments) {
   ASSERT_EQ(data.validation_batches(), 3);
   launch(2, [&](RankContext& context) {
     models::CausalLM model(config(), 1);
-    const auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
+    auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
     double sum = 0;
     std::int64_t targets = 0;
     for (std::int64_t i = 0; i < 3; ++i) {
@@ -466,7 +466,7 @@ TEST_F(SmallRun, EvaluationRecordsNoTape) {
   const WindowedData windows(data(), {.sequences = 1, .validation_sequences = 2});
   launch(1, [&](RankContext& context) {
     models::CausalLM model(config(), 1);
-    const auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
+    auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
     std::vector<bool> modes;
     const auto hook =
         model.register_forward_hook([&](nn::Module&) { modes.push_back(grad_enabled()); });
