@@ -19,7 +19,6 @@ OPTIONAL = [
     ("report in a browser", "./tests/run.sh --with-browser", r"report"),
     ("several hosts", "./tests/run.sh --full as root, where network namespaces may be made",
      r"mpi_hosts"),
-    ("processes under Open MPI 5", "use Open MPI 4.1, as in Debian 12", r"mpi_ranks|mpi_programs"),
     ("other systems", "./tests/run.sh --full as root on amd64, with mmdebstrap; for arm64 with qemu-user-static",
      r"platform_\w+"),
     ("tensors in gdb", "apt-get install gdb", r"gdb"),

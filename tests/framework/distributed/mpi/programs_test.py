@@ -16,9 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from mpirun import Job, needs_mpirun_4
-
-needs_mpirun_4("it ends with another exit code than that of a rank which refuses")
+from mpirun import Job, by_rank, execute
 
 tools, loop = (Path(argument).resolve() for argument in sys.argv[1:3])
 full = os.environ.get("MOEGRAD_FULL") == "1"
@@ -156,7 +154,7 @@ SHORT = ["--text", text, "--micro-batches", 2, "--batch", 1, "--seq-len", 16, "-
 
 def on_two_hosts(*options):
     command = [tools / "train", *SHORT, *options]
-    return Job(1, *command, ":", "-wdir", there, "-n", 1, *command, cwd=here, mpirun=["-wdir", here])
+    return Job(2, *by_rank(*(execute(*command, cwd=host) for host in (here, there))))
 
 
 for seed, host in enumerate([here, there]):
@@ -186,8 +184,11 @@ assert not list((here / "saved").glob("*step-*")), list((here / "saved").iterdir
 print("hosts with other weights, another checkpoint or a folder of their own are named")
 
 # Ranks that were not started alike.
-different = [":", "-n", 1, tools / "fsdp_timeline", "--steps", 3]
-code, out, err = job(1, tools / "fsdp_timeline", "--steps", 2, *different).wait()
+def timeline(steps, program=tools / "fsdp_timeline"):
+    return execute(program, "--steps", steps)
+
+
+code, out, err = job(2, *by_rank(timeline(2), timeline(3))).wait()
 assert code == 1 and not list(folder.glob("fsdp_timeline.json")), (code, out, err)
 assert ("launch_mpi: all ranks must run the same program in the same way; rank 0 has command line "
         "--steps 2, rank 1 has command line --steps 3") in err, err
@@ -195,7 +196,7 @@ assert ("launch_mpi: all ranks must run the same program in the same way; rank 0
 copy = folder / "fsdp_timeline"
 copy.write_bytes((tools / "fsdp_timeline").read_bytes() + b"\0")
 copy.chmod(0o755)
-code, out, err = job(1, tools / "fsdp_timeline", "--steps", 2, ":", "-n", 1, copy, "--steps", 2).wait()
+code, out, err = job(2, *by_rank(timeline(2), timeline(2, copy))).wait()
 assert code == 1 and "rank 0 has program with checksum " in err, (code, out, err)
 # A host file with one host too few; mpirun says so, and starts nothing.
 (folder / "hosts").write_text("localhost slots=1\n")
@@ -244,11 +245,12 @@ if full:
     out += threads(loop, text, folder / "stopped", 2)
     assert out == threads(loop, text, folder / "whole of threads", 2), out
     # Ranks whose environments differ.
-    code, out, err = job(1, tools / "train", "--steps", 1, ":", "-n", 1, "env",
-                         "GROUPED_MATMUL_NZ_TRANSPOSE=0", tools / "train", "--steps", 1).wait()
+    one_step = tools / "train", "--steps", 1
+    other = execute("env", "GROUPED_MATMUL_NZ_TRANSPOSE=0", *one_step)
+    code, out, err = job(2, *by_rank(execute(*one_step), other)).wait()
     assert code == 1 and 'rank 0 has "expert_weights": "pretransposed", rank 1 has ' in err, (code, out, err)
     # A process that does not come to its first launch.
-    late = job(1, tools / "train", "--steps", 1, ":", "-n", 1, "sleep", 65)
+    late = job(2, *by_rank(execute(*one_step), execute("sleep", 65)))
     code, out, err = late.wait(timeout=90)
     assert code != 0 and "launch_mpi: MPI has not started after 60 s; it waits" in err, (code, out, err)
     code, out, err = job(2, tools / "train", "--steps", "none").wait()
