@@ -25,10 +25,12 @@ std::optional<MpiEnvironment> mpi_environment() {
     const char* rank;
     const char* size;
   };
-  // Set by mpirun; by srun with PMIx, in a step of a job and in a job of one step.
+  // Set by mpirun; by srun with PMIx, in a step of a job and in a job of one step; by the mpirun of
+  // MPICH and its kin, of whose processes each would else be a run of its own, on the same files.
   constexpr Names kLaunchers[] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
                                   {"PMIX_RANK", "SLURM_STEP_NUM_TASKS"},
-                                  {"PMIX_RANK", "SLURM_NTASKS"}};
+                                  {"PMIX_RANK", "SLURM_NTASKS"},
+                                  {"PMI_RANK", "PMI_SIZE"}};
   for (const auto& names : kLaunchers) {
     const auto rank = number_in(names.rank);
     const auto size = number_in(names.size);

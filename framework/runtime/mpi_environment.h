@@ -13,8 +13,9 @@ struct MpiEnvironment {
   const char* size_variable = "";
 };
 
-/// Where mpirun or `srun --mpi=pmix` has started this process; nothing where neither has. It reads
-/// environment variables and calls nothing of MPI, so a program can ask before its first launch.
+/// Where mpirun or `srun --mpi=pmix` has started this process, also the mpirun of an MPI that
+/// launch_mpi() refuses; nothing where neither has. It reads environment variables and calls
+/// nothing of MPI, so a program can ask before its first launch.
 std::optional<MpiEnvironment> mpi_environment();
 
 /// How many ranks a program runs that has not been told: as many as there are processes, or

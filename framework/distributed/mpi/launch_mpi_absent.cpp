@@ -13,7 +13,7 @@ void launch_mpi(int /*world_size*/, const std::function<void(RankContext&)>& /*b
                 const LaunchOptions& /*options*/) {
   throw Error(
       "launch_mpi: moegrad was built without Open MPI; install libopenmpi-dev and openmpi-bin, and "
-      "configure and build it again");
+      "configure and build it again; ranks as threads need neither it nor mpirun");
 }
 
 }  // namespace moegrad

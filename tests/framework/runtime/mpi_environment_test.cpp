@@ -38,6 +38,7 @@ TEST(MpiEnvironment, ComesFromMpirunOrSrun) {
       {{"OMPI_COMM_WORLD_RANK", "2"}, {"OMPI_COMM_WORLD_SIZE", "4"}},
       {{"PMIX_RANK", "2"}, {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_NTASKS", "8"}},
       {{"PMIX_RANK", "2"}, {"SLURM_NTASKS", "4"}},
+      {{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}},  // of MPICH
       // mpirun within a job of Slurm
       {{"OMPI_COMM_WORLD_RANK", "2"},
        {"OMPI_COMM_WORLD_SIZE", "4"},

@@ -9,7 +9,7 @@ namespace {
 TEST(LaunchMpiWithoutOpenMpi, SaysWhatToInstall) {
   const std::string message =
       "launch_mpi: moegrad was built without Open MPI; install libopenmpi-dev and openmpi-bin, and "
-      "configure and build it again";
+      "configure and build it again; ranks as threads need neither it nor mpirun";
   const auto body = [](RankContext&) { ADD_FAILURE() << "a rank ran"; };
   EXPECT_EQ(test::message_of<Error>([&] { launch_mpi(body); }), message);
   EXPECT_EQ(test::message_of<Error>([&] { launch_mpi(2, body); }), message);

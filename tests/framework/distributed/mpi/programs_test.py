@@ -206,9 +206,9 @@ few = subprocess.run(["mpirun", "--hostfile", folder / "hosts", "-n", "2", "true
 assert few.returncode != 0 and "not enough slots available" in few.stderr, few
 
 # As mpirun starts one of two processes. Nothing of this comes to MPI but the last, where MPI knows of one
-# process only, as it does where mpirun is another Open MPI's.
-def one_of_two(*command):
-    variables = {**os.environ, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
+# process only, as it does where mpirun is another Open MPI's, or MPICH's.
+def one_of_two(*command, launcher="OMPI_COMM_WORLD"):
+    variables = {**os.environ, f"{launcher}_RANK": "0", f"{launcher}_SIZE": "2"}
     return subprocess.run([str(word) for word in command], env=variables, capture_output=True, text=True,
                           timeout=60)
 
@@ -220,10 +220,11 @@ plain = one_of_two(tools / "nz_ablation")
 assert plain.returncode == 2 and (
     "the ranks of this program are threads of one process, so it must be started without mpirun, got 2 "
     "processes") in plain.stderr, plain
-alone = one_of_two(*train("e"))
-assert alone.returncode == 1 and (
-    "launch_mpi: this is one of 2 processes, but MPI knows of 1; the program must be started by the mpirun "
-    "of the Open MPI that it was built with") in alone.stderr, alone
+for launcher in ("OMPI_COMM_WORLD", "PMI"):
+    alone = one_of_two(*train("e"), launcher=launcher)
+    assert alone.returncode == 1 and (
+        "launch_mpi: this is one of 2 processes, but MPI knows of 1; the program must be started by the mpirun "
+        "of the Open MPI that it was built with") in alone.stderr, alone
 
 if full:
     out, _ = job(3, loop, text, folder / "loop").run()
