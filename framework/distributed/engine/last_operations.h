@@ -15,15 +15,15 @@ namespace moegrad {
 /// never moves.
 ///
 /// Note [SIGTERM]
-/// When a rank dies, mpirun sends SIGTERM to all others a second later; and who finds a run that
-/// stands still sends it, too. So a process that gets SIGTERM first says what its ranks were doing,
-/// from the signal handler, since their own threads may be stuck: with open, write and close alone,
+/// When a rank dies, mpirun sends SIGTERM to all others soon after; and who finds a run that stands
+/// still sends it, too. So a process that gets SIGTERM first says what its ranks were doing, from
+/// the signal handler, since their own threads may be stuck: with open, write and close alone,
 /// to standard error and to a file for each rank. Where the ranks are threads and the program has a
 /// handler, the file is enough if it can be written: nobody is about to kill it. After that comes
 /// what the program does on SIGTERM: whatever handler it had installed before the launch, or the
-/// end of the process. mpirun then means to wait for a second before it kills what is left, but it
-/// stops waiting as soon as one process of its host has ended (seen with Open MPI 4.1.4: 1.6 ms
-/// later). So a process that would end at once waits for half a second more, in which the others
+/// end of the process. mpirun waits before it kills what is left: Open MPI 5.0 for a quarter of a
+/// second, 4.1 for a second, but only until one process of its host has ended (seen with 4.1.4: 1.6
+/// ms later). So a process that would end at once waits for half a second more, in which the others
 /// write, too.
 class LastOperations {
  public:

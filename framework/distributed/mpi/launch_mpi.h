@@ -20,8 +20,8 @@ namespace moegrad {
 ///
 /// Note [Signals of mpirun]
 /// mpirun passes SIGUSR1 on to all processes. On SIGTERM it sends SIGTERM itself and kills them a
-/// second later. So while a launch is on, a process that gets SIGTERM writes its last operations to
-/// standard error (Note [SIGTERM]) before the program's own handler runs.
+/// second later, in Open MPI 5 a quarter. So while a launch is on, a process that gets SIGTERM
+/// writes its last operations to standard error (Note [SIGTERM]) before the program's own handler.
 ///
 /// Throws ValueError if the processes are of different builds or command lines or pass different
 /// options, or if an option is out of its range; Error in a body of another launch.
