@@ -13,8 +13,8 @@ MARK = "MOEGRAD_TEST_JOB"
 
 
 def by_rank(*commands):
-    """Words of a command with which rank i runs commands[i], each in the words of a shell: without the
-    colons of mpirun, which that of Open MPI 5.0.7 in Debian 13 does not survive."""
+    """Words of a command with which rank i runs commands[i], each in the words of a shell: mpirun's
+    colons would be the way, but they are no use with Open MPI 5.0.7."""
     cases = " ".join(f"{rank}) {command} ;;" for rank, command in enumerate(commands))
     return ["sh", "-c", f"case $OMPI_COMM_WORLD_RANK in {cases} esac"]
 
