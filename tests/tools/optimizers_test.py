@@ -47,7 +47,7 @@ def refusal(*arguments, exit_code=2):
 
 
 help_text = run("--help")[0]
-names = re.search(r"--optimizer \{([a-z,]+)\}=adamw", help_text)[1].split(",")
+names = re.search(r"--optimizer \{([a-z,]+)\}", help_text)[1].split(",")
 assert len(names) == 8, names
 
 seen = []
