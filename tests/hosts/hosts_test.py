@@ -29,10 +29,10 @@ text = folder / "text.txt"
 text.write_text("".join(f"{i} sheep went to the water and came back again.\n" for i in range(300)))
 
 
-def train(name, *more, preset="tiny", steps=STEPS, micro_batches=HOSTS):
+def train(name, *more, preset="tiny", steps=STEPS, micro_batches=HOSTS, deadline=DEADLINE):
     return [tools / "train", "--text", text, "--preset", preset, "--steps", steps,
             "--micro-batches", micro_batches, "--batch", 1, "--seq-len", 64, "--sample-bytes", 0,
-            "--validation-sequences", 3, "--collective-deadline", DEADLINE, "--checkpoint-dir",
+            "--validation-sequences", 3, "--collective-deadline", deadline, "--checkpoint-dir",
             folder / name, "--checkpoint-interval", INTERVAL, "--checkpoint-keep", 0,
             "--metrics", folder / f"{name}.jsonl", *more]
 
@@ -71,7 +71,7 @@ with Hosts(HOSTS, rate="1gbit") as hosts:
               f"{levels[1]} bytes")
 
     # With 8 ranks on each host tokens travel in two levels.
-    shape = {"preset": "small", "steps": 3, "micro_batches": 16}
+    shape = {"preset": "small", "steps": 3, "micro_batches": 16, "deadline": 60}
     threads(*train("threads16", "--world-size", 16, **shape))
     hosts.job(*train("experts", "--expert-parallel", 16, **shape), slots=8, on=2).run(timeout=300)
     assert losses("experts") == losses("threads16"), (losses("experts"), losses("threads16"))
