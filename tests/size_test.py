@@ -9,8 +9,8 @@ from repository_files import repository_files
 # The most lines of .h and .cpp files, and what they are for. A number that rises has its reason beside it.
 BUDGETS = {
     # 58 more for records as bytes, whose members are named once: readers of messages are 150 shorter. 34 for
-    # CRC and the check of the CPU on arm64, 3 for MPICH's mpirun, 830 for exp, log, sin, erf, pow and their kin.
-    "framework/runtime": (3765, "a rank's threads and memory, spans, random numbers, elementary functions, errors, log, frame of programs"),
+    # CRC and the check of the CPU on arm64, 3 for MPICH's mpirun, 978 for elementary functions.
+    "framework/runtime": (3909, "a rank's threads and memory, spans, random numbers, elementary functions, errors, log, frame of programs"),
     "framework/profile": (534, "traces, overlap, slow ranks"),
     "framework/tensor": (2138, "tensor, storage, layouts"),
     # 330 more than the two backends had: checks of links, tags, overlaps and of what a consumer drops (116), a link
