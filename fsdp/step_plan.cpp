@@ -53,7 +53,8 @@ std::vector<Turn> turns_of(std::int64_t micro_batches, const GridPosition& posit
   const bool pairs = accumulation == Accumulation::kReducePairs;
   const auto per_round = position.ranks() * (pairs ? 2 : 1);
   const auto each = (micro_batches + per_round - 1) / per_round * (pairs ? 2 : 1);
-  const auto [p, replicas, s, shards] = position;
+  const auto p = position.replica, replicas = position.replicas;
+  const auto s = position.shard, shards = position.shards;
   const auto index_of = [&](std::int64_t i) {
     if (pairs) return ((i / 2 * replicas + p) * shards + s) * 2 + i % 2;
     if (accumulation == Accumulation::kReduceEach) return (i * replicas + p) * shards + s;

@@ -69,7 +69,8 @@ Tensor Attention::forward(const Tensor& x, const SequenceContext& context) {  //
   const auto heads = [&](const Tensor& projected) {  // [T, N * D] -> [T, N, D]
     return ops::view(projected, {x.dim(0), projected.dim(1) / d, d});
   };
-  const auto& [cos, sin] = context.rope;
+  const auto& cos = context.rope.cos;
+  const auto& sin = context.rope.sin;
   const bool partial = cos.defined() && cos.ndim() == 2 && 2 * cos.dim(1) < d;
   const auto rotated = [&](std::optional<RMSNorm>& norm, const Tensor& projected) {
     if (norm && !partial) return norm->call_method(&RMSNorm::rope, projected, cos, sin);

@@ -28,11 +28,11 @@ Tensor select_slices(const Tensor& a, std::int64_t dim, const Tensor& index) {
 }
 
 void add_slices(const Tensor& slices, std::int64_t dim, const Tensor& index, Tensor& table) {
-  const auto [outer, size, inner] = extents_at(table.shape(), dim);
+  const auto extents = extents_at(table.shape(), dim);
   dispatch_floating(table.dtype(), [&]<class T>() {
     kernels::scatter_add_slices<T>(slices.data<T>().data(), index.data<std::int64_t>().data(),
-                                   table.mutable_data<T>().data(), outer, size, index.numel(),
-                                   inner);
+                                   table.mutable_data<T>().data(), extents.outer, extents.n,
+                                   index.numel(), extents.inner);
   });
 }
 

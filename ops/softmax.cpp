@@ -27,10 +27,10 @@ class Softmax final : public Function {
 
   Tensor forward(const Tensor& a) {
     Tensor output = empty_like(a);
-    const auto [rows, d, one] = rows_of(a);
+    const auto rows = rows_of(a);
     dispatch_floating(a.dtype(), [&]<class T>() {
       const auto kernel = log_ ? kernels::log_softmax<T> : kernels::softmax<T>;
-      kernel(a.data<T>().data(), output.mutable_data<T>().data(), rows, d);
+      kernel(a.data<T>().data(), output.mutable_data<T>().data(), rows.outer, rows.n);
     });
     output_ = output;
     return output;
@@ -39,11 +39,11 @@ class Softmax final : public Function {
   TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
     const Tensor grad = contiguous(grads[0]), output = output_.unpack();
     Tensor grad_a = empty_like(output);
-    const auto [rows, d, one] = rows_of(output);
+    const auto rows = rows_of(output);
     dispatch_floating(output.dtype(), [&]<class T>() {
       const auto kernel = log_ ? kernels::log_softmax_backward<T> : kernels::softmax_backward<T>;
-      kernel(grad.data<T>().data(), output.data<T>().data(), grad_a.mutable_data<T>().data(), rows,
-             d);
+      kernel(grad.data<T>().data(), output.data<T>().data(), grad_a.mutable_data<T>().data(),
+             rows.outer, rows.n);
     });
     return {grad_a};
   }

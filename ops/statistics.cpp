@@ -119,9 +119,10 @@ class Cumsum final : public Function {
  private:
   Tensor sums(const Tensor& x, bool reverse) const {
     Tensor y = empty_like(x);
-    const auto [outer, n, inner] = extents_at(x.shape(), dim_);
+    const auto extents = extents_at(x.shape(), dim_);
     dispatch_floating(x.dtype(), [&]<class T>() {
-      kernels::cumsum<T>(x.data<T>().data(), reverse, y.mutable_data<T>().data(), outer, n, inner);
+      kernels::cumsum<T>(x.data<T>().data(), reverse, y.mutable_data<T>().data(), extents.outer,
+                         extents.n, extents.inner);
     });
     return y;
   }

@@ -170,14 +170,16 @@ Adafactor::Adafactor(std::vector<ParamGroup> groups, const Config& config)
 }
 
 void Adafactor::apply_blocks(Update& whole, const Blocks& blocks) {
-  auto& [group, name, parameter, grad, state] = whole;
+  const auto& group = whole.group;
+  const auto& parameter = whole.parameter;
+  auto& state = whole.state;
   const auto steps = state[0].mutable_data<std::int64_t>();
   for (const auto block : blocks.with_gradient) ++steps[static_cast<std::size_t>(block)];
-  const Tensor weight = gather(parameter, parameter), gradient = gather(grad, parameter);
+  const Tensor weight = gather(parameter, parameter), gradient = gather(whole.grad, parameter);
   const auto& shape = weight.shape();
   if (shape.numel() == 0) return;
   const bool is_matrix = shape.ndim() == 2;
-  const auto matrices = is_matrix ? stacked(name) : StackedMatrices{.blocks = blocks.count};
+  const auto matrices = is_matrix ? stacked(whole.name) : StackedMatrices{.blocks = blocks.count};
   AdafactorUnit unit{.columns = shape.numel() / matrices.count()};
   if (is_matrix) {
     const auto matrix = stored_matrix(matrices, shape, 0);

@@ -51,10 +51,11 @@ Adagrad::Adagrad(std::vector<ParamGroup> groups, const Config& config)
 }
 
 void Adagrad::apply(Update& update) {
-  auto& [group, name, parameter, grad, state] = update;
-  const auto t = static_cast<double>(++state[0].mutable_data<std::int64_t>()[0]);
-  dispatch_floating(parameter.dtype(), [&]<class T>() {
-    adagrad_elements<T>(parameter.mutable_data<T>(), state[1].mutable_data<T>(), grad.data<T>(),
+  const auto& group = update.group;
+  const auto t = static_cast<double>(++update.state[0].mutable_data<std::int64_t>()[0]);
+  dispatch_floating(update.parameter.dtype(), [&]<class T>() {
+    adagrad_elements<T>(update.parameter.mutable_data<T>(), update.state[1].mutable_data<T>(),
+                        update.grad.data<T>(),
                         static_cast<T>(*group.lr / (1.0 + (t - 1.0) * *group.lr_decay)),
                         static_cast<T>(*group.weight_decay), static_cast<T>(*group.eps));
   });

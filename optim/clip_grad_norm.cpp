@@ -35,7 +35,7 @@ struct Part {
 
 Part& part_with(const ProcessGroups& groups, std::vector<Part>& parts) {
   const auto found = std::ranges::find(parts, groups, &Part::groups);
-  return found != parts.end() ? *found : parts.emplace_back(groups);
+  return found != parts.end() ? *found : parts.emplace_back(Part{groups, {}});
 }
 
 // Whole gradients belong to the first part, on the first rank of its groups. Other replicas of

@@ -55,9 +55,10 @@ Lion::Lion(std::vector<ParamGroup> groups, const Config& config)
 }
 
 void Lion::apply(Update& update) {
-  auto& [group, name, parameter, grad, state] = update;
-  dispatch_floating(parameter.dtype(), [&]<class T>() {
-    lion_elements<T>(parameter.mutable_data<T>(), state[0].mutable_data<T>(), grad.data<T>(),
+  const auto& group = update.group;
+  dispatch_floating(update.parameter.dtype(), [&]<class T>() {
+    lion_elements<T>(update.parameter.mutable_data<T>(), update.state[0].mutable_data<T>(),
+                     update.grad.data<T>(),
                      {.lr = static_cast<T>(*group.lr),
                       .decay = static_cast<T>(1.0 - *group.lr * *group.weight_decay),
                       .beta1 = static_cast<T>(*group.beta1),

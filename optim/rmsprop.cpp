@@ -70,13 +70,13 @@ RMSprop::RMSprop(std::vector<ParamGroup> groups, const Config& config)
 }
 
 void RMSprop::apply(Update& update) {
-  auto& [group, name, parameter, grad, state] = update;
-  dispatch_floating(parameter.dtype(), [&]<class T>() {
+  const auto& group = update.group;
+  dispatch_floating(update.parameter.dtype(), [&]<class T>() {
     std::span<T> buffer, grad_avg;
-    if (*group.momentum > 0.0) buffer = state[1].mutable_data<T>();
-    if (*group.centered) grad_avg = state.back().mutable_data<T>();
-    rmsprop_elements<T>(parameter.mutable_data<T>(), state[0].mutable_data<T>(), buffer, grad_avg,
-                        grad.data<T>(),
+    if (*group.momentum > 0.0) buffer = update.state[1].mutable_data<T>();
+    if (*group.centered) grad_avg = update.state.back().mutable_data<T>();
+    rmsprop_elements<T>(update.parameter.mutable_data<T>(), update.state[0].mutable_data<T>(),
+                        buffer, grad_avg, update.grad.data<T>(),
                         {.lr = static_cast<T>(*group.lr),
                          .alpha = static_cast<T>(*group.alpha),
                          .one_minus_alpha = static_cast<T>(1.0 - *group.alpha),

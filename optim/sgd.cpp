@@ -63,11 +63,11 @@ SGD::SGD(std::vector<ParamGroup> groups, const Config& config)
 }
 
 void SGD::apply(Update& update) {
-  auto& [group, name, parameter, grad, state] = update;
-  dispatch_floating(parameter.dtype(), [&]<class T>() {
+  const auto& group = update.group;
+  dispatch_floating(update.parameter.dtype(), [&]<class T>() {
     std::span<T> momentum;
-    if (!state.empty()) momentum = state[0].mutable_data<T>();
-    sgd_elements<T>(parameter.mutable_data<T>(), momentum, grad.data<T>(),
+    if (!update.state.empty()) momentum = update.state[0].mutable_data<T>();
+    sgd_elements<T>(update.parameter.mutable_data<T>(), momentum, update.grad.data<T>(),
                     {.lr = static_cast<T>(*group.lr),
                      .momentum = static_cast<T>(*group.momentum),
                      .weight_decay = static_cast<T>(*group.weight_decay),

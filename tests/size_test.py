@@ -8,23 +8,24 @@ from repository_files import repository_files
 
 # The most lines of .h and .cpp files, and what they are for. A number that rises has its reason beside it.
 BUDGETS = {
+    # For clang 14, which takes no structured binding into a lambda, some folders have up to four more.
     # 58 more for records as bytes, whose members are named once: readers of messages are 150 shorter. 34 for
     # CRC and the check of the CPU on arm64, 3 for MPICH's mpirun, 978 for elementary functions.
-    "framework/runtime": (3909, "a rank's threads and memory, spans, random numbers, elementary functions, errors, log, frame of programs"),
+    "framework/runtime": (3910, "a rank's threads and memory, spans, random numbers, elementary functions, errors, log"),
     "framework/profile": (534, "traces, overlap, slow ranks"),
     "framework/tensor": (2138, "tensor, storage, layouts"),
     # 330 more than the two backends had: checks of links, tags, overlaps and of what a consumer drops (116), a link
     # that is shared (192), what threads do last (75), and a wire over any messages, which a test proves.
     "framework/distributed": (9013, "one engine; ranks as threads, as processes, or on another transport"),
     # 217 more for the uses of a tied weight, which are summed apart.
-    "framework/autograd": (5040, "tape, engine, hooks, sums of gradients, recomputation, gradcheck, graph view"),
+    "framework/autograd": (5042, "tape, engine, hooks, sums of gradients, recomputation, gradcheck, graph view"),
     "framework/io": (4516, "safetensors, checkpoints, strict JSON, printing"),
     # 522 more for sums by halving: the rule (149), sums that wait (119), embeddings (70), and what each kernel adds.
     # 187 for NEON and what transposes take from a vector, which every kind of CPU now has.
-    "ops": (14493, "each op with its backward; kernels for two vector widths, AVX and NEON"),
-    "nn": (4137, "module, layers, mixture of experts"),
-    "optim": (3299, "optimizers, schedules, clipping"),
-    "fsdp": (3516, "fully_shard, and who runs which micro-batch"),
+    "ops": (14497, "each op with its backward; kernels for two vector widths, AVX and NEON"),
+    "nn": (4138, "module, layers, mixture of experts"),
+    "optim": (3303, "optimizers, schedules, clipping"),
+    "fsdp": (3517, "fully_shard, and who runs which micro-batch"),
     "parallel": (537, "experts on several ranks"),
     "models": (3948, "one decoder, a table per family, Hugging Face's files"),
     "train": (7972, "options, data, step, checkpoints, logs"),

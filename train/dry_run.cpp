@@ -46,9 +46,9 @@ std::vector<Line> lines_of(const NamedTensors& parameters) {
     const auto dot = name.find('.', kLayers.size());
     const auto layer = std::stoll(name.substr(kLayers.size(), dot - kLayers.size()));
     const auto rest = name.substr(dot + 1);
+    const auto& shape = parameter.shape();
     const auto seen = std::ranges::find_if(lines, [&](const Line& line) {
-      return !line.layers.empty() && line.name == rest &&
-             line.parameter.shape() == parameter.shape();
+      return !line.layers.empty() && line.name == rest && line.parameter.shape() == shape;
     });
     if (seen == lines.end()) {
       lines.push_back({rest, parameter, {layer}});

@@ -79,6 +79,10 @@ std::vector<double> to_doubles(const Tensor& tensor) {
   return {data.begin(), data.end()};
 }
 
+double MovedElements::get(std::size_t i) const {
+  return dispatch_floating(tensor_.dtype(), [&]<class T>() -> double { return *pointer<T>(i); });
+}
+
 CheckedInputs::CheckedInputs(const TensorList& inputs) : inputs_(inputs) {
   std::size_t begin = 0;
   for (std::size_t i = 0; i < inputs_.size(); ++i) {

@@ -66,9 +66,7 @@ class MovedElements {
     for (std::size_t i = 0; i < values_.size(); ++i) set(i, values_[i] + distance * direction[i]);
     tensor_.storage().bump_version();
   }
-  double get(std::size_t i) const {
-    return dispatch_floating(tensor_.dtype(), [&]<class T>() -> double { return *pointer<T>(i); });
-  }
+  double get(std::size_t i) const;
 
  private:
   template <class T>

@@ -2,7 +2,6 @@
 #include "framework/distributed/gather_shards.h"
 
 #include <algorithm>
-#include <ranges>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -69,11 +68,12 @@ Box joined(std::string_view op, const std::vector<Box>& parts, std::int64_t dim,
 std::vector<Division> divisions_of(std::string_view op, const ShardSpec& spec) {
   std::vector<Division> divisions;
   Box box = spec.box;
-  for (const auto& placement : std::views::reverse(spec.placements)) {
-    if (!placement.dim) continue;
-    auto parts = boxes_of_ranks(op, placement, box);
-    box = joined(op, parts, *placement.dim, spec.global_shape);
-    if (placement.ranks() > 1) divisions.push_back({placement, box, std::move(parts)});
+  for (auto placement = spec.placements.rbegin(); placement != spec.placements.rend();
+       ++placement) {
+    if (!placement->dim) continue;
+    auto parts = boxes_of_ranks(op, *placement, box);
+    box = joined(op, parts, *placement->dim, spec.global_shape);
+    if (placement->ranks() > 1) divisions.push_back({*placement, box, std::move(parts)});
   }
   check(box == whole_box(spec.global_shape), op, ": the shards must be all of ", spec.global_shape,
         ", got ", part_text({.global_shape = spec.global_shape, .box = box}));

@@ -93,8 +93,8 @@ Part own_part(std::int64_t step, const CheckpointState& state, const ProcessGrou
   for (const auto& [name, tensor] : state.tensors) {
     check<LayoutError>(tensor.layout() == Layout::kND && tensor.is_contiguous(),
                        "checkpoint: ", in_quotes(name), " must be contiguous ND");
-    const bool added =
-        part.manifest.tensors.try_emplace(name, tensor.dtype(), global_shape(tensor)).second;
+    const CheckpointTensor described = {.dtype = tensor.dtype(), .shape = global_shape(tensor)};
+    const bool added = part.manifest.tensors.try_emplace(name, described).second;
     check<ValueError>(added, "checkpoint: ", in_quotes(name), " is given twice");
     const Shape expected = shard_box(tensor).shape;
     check<ShapeError>(tensor.shape() == expected, "checkpoint: ", in_quotes(name), " must be ",

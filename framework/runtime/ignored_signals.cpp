@@ -24,7 +24,8 @@ struct KernelAction {
 };
 
 // A sanitizer, which takes sigaction() over, is not ready yet.
-[[maybe_unused, gnu::no_sanitize("address", "thread", "undefined")]] void read_ignored() {
+[[maybe_unused]] __attribute__((no_sanitize("address", "thread", "undefined"))) void
+read_ignored() {
   for (int number = 1; number < kSignals; ++number) {
     KernelAction action = {};
     const long failed = syscall(SYS_rt_sigaction, number, nullptr, &action, sizeof(action.mask));

@@ -32,9 +32,10 @@ T sum_of_best_two(const T* x, std::int64_t n) {
 template <class T>
 void choose_experts(const T* scores, const T* bias, const ExpertChoiceSizes& sizes,
                     const ExpertChoiceScratch<T>& scratch, std::int64_t* chosen) {
-  const auto [tokens, experts, k, groups, topk_groups] = sizes;
+  const auto experts = sizes.experts, k = sizes.k;
+  const auto groups = sizes.groups, topk_groups = sizes.topk_groups;
   const auto in_group = experts / groups;
-  for_rows(tokens, experts, [=](std::int64_t t) {
+  for_rows(sizes.tokens, experts, [=](std::int64_t t) {
     T* const choice = scratch.choice + t * experts;
     for (std::int64_t e = 0; e < experts; ++e) {
       const T value = scores[t * experts + e] + bias[e];

@@ -9,8 +9,10 @@ namespace moegrad::kernels {
 template <class V, int kRows, int kVecs>
 class WaitingSums {
  public:
-  /// Called with the sum of each chain in turn: adds `joins` sums that wait to it.
-  void join(V (&sum)[kRows][kVecs], int joins) {
+  /// Called with the sum of each chain in turn: adds `joins` sums that wait to it. If it were a
+  /// call, the sums of a tile would be in memory: clang inlines larger functions where `inline` is
+  /// written out.
+  inline void join(V (&sum)[kRows][kVecs], int joins) {
     for (; joins > 0; --joins) {
       --count_;
 #pragma GCC unroll 12

@@ -109,10 +109,10 @@ TEST(Uncalled, WhatBelongsToAShardIsRefusedAsTheShardIs) {
                                  {"state", module.state_dict()[0].tensor},
                                  {"optimizer's state", optimizer.state_dict()[1].tensor}};
     for (const auto& [name, shard] : shards) {
-      EXPECT_EQ(message_of<Error>([&] { ops::square(shard); }),
+      EXPECT_EQ(message_of<Error>([&shard = shard] { ops::square(shard); }),
                 refusal("square: input 0", "[2, 2] of [4, 2]"))
           << name;
-      EXPECT_EQ(message_of<Error>([&] { shard.slice(0, 1); }),
+      EXPECT_EQ(message_of<Error>([&shard = shard] { shard.slice(0, 1); }),
                 refusal("slice: input 0", "[2, 2] of [4, 2]"))
           << name;
       EXPECT_NE(::testing::PrintToString(shard).find("shard="), std::string::npos) << name;

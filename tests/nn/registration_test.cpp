@@ -157,7 +157,7 @@ TEST(Registration, AChildThatIsGoneIsAnError) {
   EXPECT_EQ(holder.named_parameters().size(), 1U);
   child.reset();
   for (const auto& [name, walk] : walks()) {
-    EXPECT_EQ(message_of<Error>([&] { walk(holder); }),
+    EXPECT_EQ(message_of<Error>([&, &walk = walk] { walk(holder); }),
               "the module: child 'child' no longer exists: it must live as long as the module that "
               "registered it")
         << name;
@@ -277,7 +277,7 @@ TEST(Registration, AParameterThatHasMovedIsAnError) {
   for (const auto& [name, walk] : walks()) {
     if (name == "named_modules" || name == "train" || name == "restore_parameters")
       continue;  // read none
-    EXPECT_EQ(message_of<Error>([&] { walk(holder); }),
+    EXPECT_EQ(message_of<Error>([&, &walk = walk] { walk(holder); }),
               "the module: parameter 'w0' is no longer where it was registered: its tensor must "
               "stay there as long as the module lives, and a vector that grows moves its elements")
         << name;

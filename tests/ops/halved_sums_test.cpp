@@ -398,7 +398,7 @@ TEST(HalvedSums, TakeNeighbouringDimensionsAsOne) {
 TEST(HalvedSums, KeepTheDigitsOfAWeightGradientOverManyRows) {
   for (const auto& [rows, most] : {std::pair{65536L, 7.9e-7}, {262144L, 1.4e-6}}) {
     const Random random(7, "uniform rows");
-    const auto uniform = [&](std::uint64_t stream, std::int64_t columns) {
+    const auto uniform = [&, rows = rows](std::uint64_t stream, std::int64_t columns) {
       std::vector<float> values(static_cast<std::size_t>(rows * columns));
       for (std::size_t i = 0; i < values.size(); ++i) {
         values[i] = static_cast<float>(random.uniform(stream << 40 | i));

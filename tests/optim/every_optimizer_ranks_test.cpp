@@ -135,7 +135,7 @@ TEST(EveryOptimizerOverRanks, GoesOnFromACheckpointOfAnotherNumberOfRanks) {
         training.take_steps(0, kBefore);
         write_checkpoint(root / "", kBefore, {.tensors = training.tensors()}, context.group());
       });
-      launch(loading, [&](RankContext& context) {
+      launch(loading, [&, saving = saving, loading = loading](RankContext& context) {
         Training training(named, Dtype::kFloat32, context.group());
         auto reader = open_newest_checkpoint(root / "", context.group(),
                                              [](const auto& reason) { ADD_FAILURE() << reason; });

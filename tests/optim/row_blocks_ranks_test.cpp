@@ -81,7 +81,7 @@ TEST(RowBlocksOverRanks, AreUpdatedTheSameOnReplicasAndAlongBothDimensions) {
   for (const auto& [replicas, shards] : {std::pair{1, 4}, {2, 2}, {2, 4}, {4, 1}}) {
     for (const std::int64_t dim : {0, 1}) {
       for (const int marking : {0, replicas * shards - 1}) {  // of the first replica, of the last
-        launch(replicas * shards, [&](RankContext& context) {
+        launch(replicas * shards, [&, replicas = replicas, shards = shards](RankContext& context) {
           const DeviceMesh mesh(context.group(), {{"replicate", replicas}, {"shard", shards}});
           const auto spec = spec_of(expected.start.shape(), dim, mesh);
           expect_same_on_shards(expected, spec, context.rank(), marking);

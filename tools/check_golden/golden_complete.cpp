@@ -2,7 +2,6 @@
 #include "tools/check_golden/golden_complete.h"
 
 #include <algorithm>
-#include <ranges>
 
 #include "framework/runtime/error.h"
 
@@ -22,8 +21,9 @@ Names names_of(const NamedTensors& tensors) {
 }
 
 Names names_of(const NamedStats& stats) {
-  const auto keys = std::views::keys(stats);
-  return {keys.begin(), keys.end()};
+  Names names;
+  for (const auto& [name, stat] : stats) names.push_back(name);
+  return names;
 }
 
 class Completeness {

@@ -49,7 +49,7 @@ TEST(GradcheckInputs, LeavesInputsAsTheyWereAndWithoutGradient) {
     EXPECT_TRUE(bitwise_equal(x, before));
     EXPECT_FALSE(x.grad().defined());
     for (const auto& [f, what] : throwing) {
-      EXPECT_EQ(message_of<Error>([&] { gradcheck(f, {x}, options).or_throw(); }), what);
+      EXPECT_EQ(message_of<Error>([&, &f = f] { gradcheck(f, {x}, options).or_throw(); }), what);
       EXPECT_TRUE(bitwise_equal(x, before));
       EXPECT_FALSE(x.grad().defined());
     }

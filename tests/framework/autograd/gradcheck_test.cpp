@@ -233,7 +233,7 @@ TEST(Gradcheck, SaysWhereAValueOrADerivativeIsNotFinite) {
   for (const auto& [f, derivative, x, message] : cases) {
     for (const auto& options : {kFull, kFast}) {
       const auto result = gradcheck(
-          [&](const TensorList& in) -> TensorList {
+          [&f = f, &derivative = derivative](const TensorList& in) -> TensorList {
             return {apply<Elementwise>(made_with(f, derivative), in[0])};
           },
           {leaf_of({1, x})}, options);

@@ -94,7 +94,7 @@ class ShardsOnMesh : public ::testing::TestWithParam<MeshCase> {
   template <class Body>
   void on_ranks(const Body& body) const {
     const auto [replicas, shards] = GetParam();
-    launch(replicas * shards, [&](RankContext& context) {
+    launch(replicas * shards, [&, replicas = replicas, shards = shards](RankContext& context) {
       body(context, DeviceMesh(context.group(), {{"replicate", replicas}, {"shard", shards}}));
     });
   }

@@ -182,7 +182,7 @@ TEST(CheckpointManifest, RefusesPiecesThatAreNotEachElementOnce) {
             "m: tensors 'rows' must be whole in its pieces, got 4 elements in none");
   EXPECT_EQ(refusal_of("/tensors/rows/pieces", json::array()),
             "m: tensors 'rows' must be whole in its pieces, got 20 elements in none");
-  for (const json& begin : {json({4, 0}), json({0}), json({(1LL << 62) + (1LL << 61), 0})}) {
+  for (const json& begin : {json({4, 0}), json::array({0}), json({(1LL << 62) + (1LL << 61), 0})}) {
     const auto message = refusal_of("/tensors/rows/pieces/1/begin", begin);
     EXPECT_TRUE(
         message.starts_with("m: tensors 'rows'.pieces[1] must be a box within [5, 4], not "

@@ -189,7 +189,9 @@ TEST(Tensor, NarrowIsAViewOfARange) {
 TEST(Tensor, NarrowStaysWithinAView) {
   const Tensor middle = Tensor::narrow(Tensor::arange(10), 0, 2, 3);
   for (const auto& [start, length] : {std::pair{0, 4}, {-1, 1}, {3, 1}, {0, -1}}) {
-    EXPECT_EQ(message_of<ShapeError>([&] { Tensor::narrow(middle, 0, start, length); }),
+    EXPECT_EQ(message_of<ShapeError>([&, start = start, length = length] {
+                Tensor::narrow(middle, 0, start, length);
+              }),
               "Tensor::narrow: must be within the 3 elements of dimension 0, got " +
                   std::to_string(length) + " from " + std::to_string(start));
   }

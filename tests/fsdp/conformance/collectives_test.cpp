@@ -146,7 +146,7 @@ TEST(Conformance, Row21_GradientsAreSumsOnEveryMesh) {
                                         {3, 2},
                                         {2, 3},
                                         {2, 4}}) {
-    launch(replicas * shards, [&](RankContext& rank) {
+    launch(replicas * shards, [&, replicas = replicas, shards = shards](RankContext& rank) {
       const DeviceMesh mesh(rank.group(), {{"replicate", replicas}, {"shard", shards}});
       const std::vector<Shape> shapes = {{5, 3}, {1}, {8}};
       for (const auto dtype : {Dtype::kFloat32, Dtype::kBFloat16}) {

@@ -193,7 +193,7 @@ TEST(PretrainedOnRanks, LoadsAndSavesShardsAlongAnyDimensionOfAnyMesh) {
     const auto tensors = write_source(folder / "source.safetensors", config);
     for (const auto& [ranks, dense, experts, dim] : cases) {
       int cut = 0;  // parameters cut along `dim`
-      launch(ranks, [&](RankContext& context) {
+      launch(ranks, [&, &dense = dense, &experts = experts, dim = dim](RankContext& context) {
         CausalLM model(config, 3);
         test::shard_by_hand(model, DeviceMesh(context.group(), dense),
                             DeviceMesh(context.group(), experts), dim);

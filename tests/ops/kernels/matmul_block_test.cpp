@@ -107,7 +107,8 @@ class Product {
   }
 
   std::vector<T> by_definition() const {
-    const auto [m, n, k, form, left_by_columns, adds] = sizes_;
+    const auto m = sizes_.m, n = sizes_.n, k = sizes_.k;
+    const bool left_by_columns = sizes_.left_by_columns, adds = sizes_.adds;
     std::vector<T> c(static_cast<std::size_t>(m * (n + kBeyond)), kUntouched);
     for (std::int64_t i = 0; i < m; ++i) {
       for (std::int64_t j = 0; j < n; ++j) {
@@ -217,7 +218,9 @@ void compare_blocks_with_definition(const ProductLoops<T>& loops) {
           const Sizes sizes{m, n, k, form, false, adds};
           const Product<T> product(sizes);
           std::vector<T> got;
-          std::thread([&] { got = product.by_loops(loops, rows, kGroupColumns); }).join();
+          std::thread([&, rows = rows] {
+            got = product.by_loops(loops, rows, kGroupColumns);
+          }).join();
           EXPECT_TRUE(got == product.by_definition()) << sizes << " in blocks of " << rows;
         }
       }

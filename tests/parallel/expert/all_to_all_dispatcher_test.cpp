@@ -243,7 +243,7 @@ TEST_P(DispatchedGradients, GradientsMatchFiniteDifferences) {
       for (int mover = 0; mover < ranks; ++mover) {
         for (std::int64_t i = 0; i < leaf.numel(); i += step) {
           const auto at = static_cast<std::size_t>(i);
-          const auto value_at = [&](double offset) {
+          const auto value_at = [&, &leaf = leaf](double offset) {
             if (mover == rank.rank()) leaf.mutable_data<double>()[at] += offset;
             return all_reduce(*rank.group(), objective().item());
           };

@@ -33,7 +33,7 @@ TEST(ExpertParallel, RefusesToKeepGradients) {
     DividedNet divided(rank);
     auto& [net, meshes, state] = divided;
     state.set_requires_gradient_sync(false);
-    const auto backward = [&] {
+    const auto backward = [&, &net = net] {
       ops::sum(net(micro_batch(0, rank.rank(), Dtype::kFloat32))).backward();
     };
     EXPECT_EQ(message_of<Error>(backward),
@@ -185,10 +185,10 @@ TEST(ExpertParallel, LetsFrozenExpertsBeKept) {
   launch(2, [](RankContext& rank) {
     DividedNet divided(rank);
     auto& [net, meshes, state] = divided;
-    const auto backward = [&] {
+    const auto backward = [&, &net = net] {
       ops::sum(net(micro_batch(0, rank.rank(), Dtype::kFloat32))).backward();
     };
-    const auto train_experts = [&](bool on) {
+    const auto train_experts = [&net = net](bool on) {
       for (const auto& slot : net.parameter_slots()) {
         if (slot.layout.stacked.ndim() > 0) slot.parameter().set_requires_grad(on);
       }
