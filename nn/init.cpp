@@ -70,9 +70,9 @@ void init_trunc_normal(const ParameterSlot& slot, std::uint64_t seed,
                        const InitialValues::TruncNormal& rule) {
   const Random random(seed, slot.name);
   const auto [mean, std, low, high] = rule;
-  const double a = (low - mean) / std, b = (high - mean) / std;
+  const TruncNormalQuantile quantile((low - mean) / std, (high - mean) / std);
   write_by_index(slot, [&, mean = mean, std = std, low = low, high = high](std::uint64_t i) {
-    return std::clamp(mean + std * trunc_normal_quantile(random.uniform(i), a, b), low, high);
+    return std::clamp(mean + std * quantile(random.uniform(i)), low, high);
   });
 }
 

@@ -7,6 +7,8 @@
 #include <limits>
 #include <numbers>
 
+#include "framework/runtime/math/elementary.h"
+
 namespace moegrad::nn {
 namespace {
 
@@ -19,7 +21,7 @@ double polynomial(const Coefficients& coefficients, double x) {
 }
 
 /// P(X < x)
-double normal_cdf(double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); }
+double normal_cdf(double x) { return 0.5 * math::erfc(-x / std::numbers::sqrt2); }
 
 }  // namespace
 
@@ -68,7 +70,7 @@ double normal_quantile(double p) {
   }
   const double tail = q < 0.0 ? p : 1.0 - p;
   if (tail <= 0.0) return std::copysign(std::numeric_limits<double>::infinity(), q);
-  const double r = std::sqrt(-std::log(tail));
+  const double r = std::sqrt(-math::log(tail));
   const double x = r <= 5.0 ? polynomial(kC, r - 1.6) / polynomial(kD, r - 1.6)
                             : polynomial(kE, r - 5.0) / polynomial(kF, r - 5.0);
   return std::copysign(x, q);
@@ -81,9 +83,17 @@ double normal_mass(double a, double b) {
   return normal_cdf(b) - normal_cdf(a);
 }
 
-double trunc_normal_quantile(double p, double a, double b) {
-  if (a > 0.0) return -trunc_normal_quantile(1.0 - p, -b, -a);
-  return std::clamp(normal_quantile(normal_cdf(a) + p * normal_mass(a, b)), a, b);
+TruncNormalQuantile::TruncNormalQuantile(double a, double b)
+    : mirrored_(a > 0.0),
+      least_(mirrored_ ? -b : a),
+      most_(mirrored_ ? -a : b),
+      below_(normal_cdf(least_)),
+      mass_(normal_mass(least_, most_)) {}
+
+double TruncNormalQuantile::operator()(double p) const {
+  const double share = mirrored_ ? 1.0 - p : p;
+  const double x = std::clamp(normal_quantile(below_ + share * mass_), least_, most_);
+  return mirrored_ ? -x : x;
 }
 
 }  // namespace moegrad::nn

@@ -12,8 +12,17 @@ double normal_quantile(double p);
 /// The probability that a standard normal number is in [a, b], a <= b.
 double normal_mass(double a, double b);
 
-/// The number of probability p, in [0, 1], of a standard normal number that is known to be in
-/// [a, b].
-double trunc_normal_quantile(double p, double a, double b);
+/// The quantiles of a standard normal number that is known to be in [a, b].
+class TruncNormalQuantile {
+ public:
+  TruncNormalQuantile(double a, double b);
+
+  /// The number of probability p, in [0, 1].
+  double operator()(double p) const;
+
+ private:
+  bool mirrored_;  // all of [a, b] is above 0, and the others are of [-b, -a]
+  double least_, most_, below_, mass_;
+};
 
 }  // namespace moegrad::nn

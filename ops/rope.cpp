@@ -2,11 +2,11 @@
 // Shapes: T tokens, N heads, D head dimension.
 #include "ops/rope.h"
 
-#include <cmath>
 #include <memory>
 #include <string_view>
 
 #include "framework/autograd/function.h"
+#include "framework/runtime/math/elementary.h"
 #include "ops/checks.h"
 #include "ops/copies.h"
 #include "ops/kernels/rope.h"
@@ -69,12 +69,12 @@ RopeTable rope_table(const Tensor& positions, std::int64_t head_dim, double thet
     const auto sin = table.sin.mutable_data<T>();
     for (std::int64_t i = 0; i < half; ++i) {
       const double inv_freq =
-          std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+          math::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
       for (std::int64_t t = 0; t < tokens; ++t) {
         const double angle = static_cast<double>(position[static_cast<std::size_t>(t)]) * inv_freq;
         const auto at = static_cast<std::size_t>(t * half + i);
-        cos[at] = static_cast<T>(std::cos(angle));
-        sin[at] = static_cast<T>(std::sin(angle));
+        cos[at] = static_cast<T>(math::cos(angle));
+        sin[at] = static_cast<T>(math::sin(angle));
       }
     }
   });

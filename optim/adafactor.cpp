@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "framework/distributed/shard_runs.h"
+#include "framework/runtime/math/elementary.h"
 #include "framework/runtime/parallel_for.h"
 #include "framework/tensor/fill.h"
 #include "optim/grain.h"
@@ -199,7 +200,7 @@ void Adafactor::apply_blocks(Update& whole, const Blocks& blocks) {
       const auto block = index / (matrices.count() / blocks.count);
       const auto t = static_cast<double>(steps[static_cast<std::size_t>(block)]);
       const AdafactorScalars c = {.rho = std::min(*group.lr, 1.0 / std::sqrt(t)),
-                                  .b = std::pow(t, *group.beta2_decay),
+                                  .b = math::pow(t, *group.beta2_decay),
                                   .eps = eps,
                                   .min_rms = *group.min_rms,
                                   .clip_threshold = *group.clip_threshold};

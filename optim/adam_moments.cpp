@@ -5,6 +5,7 @@
 #include <span>
 #include <utility>
 
+#include "framework/runtime/math/elementary.h"
 #include "framework/runtime/parallel_for.h"
 #include "optim/grain.h"
 #include "optim/optimizer_state.h"
@@ -75,8 +76,8 @@ void adam_step(const ParamGroup& group, bool decoupled, Tensor& parameter, const
         .one_minus_beta1 = static_cast<T>(1.0 - beta1),
         .beta2 = static_cast<T>(beta2),
         .one_minus_beta2 = static_cast<T>(1.0 - beta2),
-        .step_size = static_cast<T>(lr / (1.0 - std::pow(beta1, t))),
-        .sqrt_bias_correction2 = static_cast<T>(std::sqrt(1.0 - std::pow(beta2, t))),
+        .step_size = static_cast<T>(lr / (1.0 - math::pow(beta1, t))),
+        .sqrt_bias_correction2 = static_cast<T>(std::sqrt(1.0 - math::pow(beta2, t))),
         .eps = static_cast<T>(*group.eps)};
     const auto run = [&]<bool kAmsgrad, bool kAddsDecay>() {
       std::span<T> max_exp_avg_sq;

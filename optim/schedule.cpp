@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "framework/runtime/error.h"
+#include "framework/runtime/math/elementary.h"
 
 namespace moegrad::optim {
 namespace {
@@ -17,7 +18,7 @@ double fraction(std::int64_t part, std::int64_t whole) {
 }
 
 /// Falls from 1 to 0 as `progress` rises from 0 to 1.
-double half_cosine(double progress) { return 0.5 * (1.0 + std::cos(std::numbers::pi * progress)); }
+double half_cosine(double progress) { return 0.5 * (1.0 + math::cos(std::numbers::pi * progress)); }
 
 void check_peak(std::string_view name, double lr) {
   check<ValueError>(std::isfinite(lr) && lr >= 0.0, name, ": lr must be finite and >= 0, got ", lr);
@@ -114,7 +115,7 @@ Schedule polynomial_with_warmup(double lr, std::int64_t warmup_steps, std::int64
     if (step < warmup_steps) return lr * fraction(step, warmup_steps);
     if (step > total_steps) return end;
     const double rest = 1.0 - fraction(step - warmup_steps, total_steps - warmup_steps);
-    return (lr - end) * std::pow(rest, power) + end;
+    return (lr - end) * math::pow(rest, power) + end;
   };
 }
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cmath>
 #include <span>
 #include <unordered_set>
 #include <utility>
@@ -11,6 +10,7 @@
 
 #include "framework/runtime/error.h"
 #include "framework/runtime/grad_mode.h"
+#include "framework/runtime/math/elementary.h"
 #include "framework/runtime/random.h"
 #include "framework/tensor/fill.h"
 #include "fsdp/step_plan.h"
@@ -37,7 +37,7 @@ std::int64_t choose(const Tensor& logits, std::int64_t row, double temperature, 
   const auto largest = std::ranges::max_element(all);
   if (temperature == 0) return largest - all.begin();
   std::vector<double> weights;
-  for (const auto value : all) weights.push_back(std::exp((value - *largest) / temperature));
+  for (const auto value : all) weights.push_back(math::exp((value - *largest) / temperature));
   return draw(weights, u);
 }
 

@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "framework/runtime/error.h"
+#include "framework/runtime/math/elementary.h"
 
 namespace moegrad {
 namespace {
@@ -63,8 +64,8 @@ double Random::uniform(std::uint64_t index) const {
 
 double Random::normal(std::uint64_t index) const {
   const auto drawn = words(index);
-  const double radius = std::sqrt(-2.0 * std::log1p(-unit(drawn[0], drawn[1])));
-  return radius * std::cos(2.0 * std::numbers::pi * unit(drawn[2], drawn[3]));
+  const double radius = std::sqrt(-2.0 * math::log1p(-unit(drawn[0], drawn[1])));
+  return radius * math::cos(2.0 * std::numbers::pi * unit(drawn[2], drawn[3]));
 }
 
 std::int64_t Random::integer(std::uint64_t index, std::int64_t bound) const {

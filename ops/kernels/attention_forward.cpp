@@ -2,10 +2,10 @@
 #include "ops/kernels/attention_forward.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <limits>
 
+#include "framework/runtime/math/elementary.h"
 #include "ops/kernels/attention_tile.h"
 #include "ops/kernels/simd.h"
 
@@ -126,7 +126,7 @@ void attention_forward(const AttentionSizes& sizes, const T* q, const T* k, cons
     queries.scatter_panel(out_panel, r0, space.tile, out);
   }
   queries.for_rows(0, rows, [&](std::int64_t r, std::int64_t token, std::int64_t head) {
-    logsumexp[head * sizes.tokens + token] = space.max[r] + std::log(space.sum[r]);
+    logsumexp[head * sizes.tokens + token] = space.max[r] + math::log(space.sum[r]);
   });
 }
 

@@ -2,8 +2,8 @@
 #include "ops/kernels/aux_loss.h"
 
 #include <algorithm>
-#include <cmath>
 
+#include "framework/runtime/math/elementary.h"
 #include "ops/kernels/exp.h"
 #include "ops/kernels/for_rows.h"
 #include "ops/kernels/row_reduce.h"
@@ -55,7 +55,7 @@ void softmax_entropy(const T* x, T* y, std::int64_t n, std::int64_t e) {
       const T z = row[i] - largest, weight = exp(z);
       return weight == T{0} ? T{0} : z * weight;  // z may be -infinity
     });
-    y[r] = std::log(total) - dot / total;
+    y[r] = math::log(total) - dot / total;
   });
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "framework/runtime/math/elementary.h"
 #include "framework/runtime/parallel_for.h"
 #include "ops/kernels/exp.h"
 #include "ops/kernels/gelu.h"
@@ -67,13 +68,13 @@ void binary(BinaryOp op, const T* a, std::int64_t a_step, const T* b, std::int64
         return p < q ? T{0} : p == q ? T{0.5} : T{1};
       });
     case BinaryOp::kPow:
-      return map_steps(a, a_step, b, b_step, y, n, [](T p, T q) { return std::pow(p, q); });
+      return map_steps(a, a_step, b, b_step, y, n, [](T p, T q) { return math::pow(p, q); });
     case BinaryOp::kPowByBase:
       return map_steps(a, a_step, b, b_step, y, n,
-                       [](T p, T q) { return q == T{0} ? T{0} : q * std::pow(p, q - T{1}); });
+                       [](T p, T q) { return q == T{0} ? T{0} : q * math::pow(p, q - T{1}); });
     case BinaryOp::kPowByExponent:
       return map_steps(a, a_step, b, b_step, y, n, [](T p, T q) {
-        return p == T{0} && q >= T{0} ? T{0} : std::pow(p, q) * std::log(p);
+        return p == T{0} && q >= T{0} ? T{0} : math::pow(p, q) * math::log(p);
       });
   }
 }
@@ -86,13 +87,13 @@ void unary(UnaryOp op, const T* x, T* y, std::int64_t n) {
     case UnaryOp::kExp:
       return map(x, y, n, [](T v) { return exp(v); });
     case UnaryOp::kLog:
-      return map(x, y, n, [](T v) { return std::log(v); });
+      return map(x, y, n, [](T v) { return math::log(v); });
     case UnaryOp::kLog1p:
-      return map(x, y, n, [](T v) { return std::log1p(v); });
+      return map(x, y, n, [](T v) { return math::log1p(v); });
     case UnaryOp::kSin:
-      return map(x, y, n, [](T v) { return std::sin(v); });
+      return map(x, y, n, [](T v) { return math::sin(v); });
     case UnaryOp::kCos:
-      return map(x, y, n, [](T v) { return std::cos(v); });
+      return map(x, y, n, [](T v) { return math::cos(v); });
     case UnaryOp::kSqrt:
       return map(x, y, n, [](T v) { return std::sqrt(v); });
     case UnaryOp::kRsqrt:
@@ -102,7 +103,7 @@ void unary(UnaryOp op, const T* x, T* y, std::int64_t n) {
     case UnaryOp::kSigmoid:
       return map(x, y, n, [](T v) { return sigmoid(v); });
     case UnaryOp::kTanh:
-      return map(x, y, n, [](T v) { return std::tanh(v); });
+      return map(x, y, n, [](T v) { return math::tanh(v); });
     case UnaryOp::kSilu:
       return map(x, y, n, [](T v) { return v * sigmoid(v); });
     case UnaryOp::kRelu:
@@ -112,7 +113,7 @@ void unary(UnaryOp op, const T* x, T* y, std::int64_t n) {
     case UnaryOp::kGeluTanh:
       return map(x, y, n, [](T v) { return gelu_tanh(v); });
     case UnaryOp::kSoftplus:
-      return map(x, y, n, [](T v) { return std::max(v, T{0}) + std::log1p(exp(-std::abs(v))); });
+      return map(x, y, n, [](T v) { return std::max(v, T{0}) + math::log1p(exp(-std::abs(v))); });
   }
 }
 
@@ -130,9 +131,9 @@ void unary_backward(UnaryOp op, const T* dy, const T* saved, T* dx, std::int64_t
     case UnaryOp::kLog1p:
       return map(dy, saved, dx, n, [](T g, T x) { return g / (T{1} + x); });
     case UnaryOp::kSin:
-      return map(dy, saved, dx, n, [](T g, T x) { return g * std::cos(x); });
+      return map(dy, saved, dx, n, [](T g, T x) { return g * math::cos(x); });
     case UnaryOp::kCos:
-      return map(dy, saved, dx, n, [](T g, T x) { return -g * std::sin(x); });
+      return map(dy, saved, dx, n, [](T g, T x) { return -g * math::sin(x); });
     case UnaryOp::kSqrt:
       return map(dy, saved, dx, n, [](T g, T y) { return g / (T{2} * y); });
     case UnaryOp::kRsqrt:

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <bit>
-#include <cmath>
 #include <cstdint>
 
+#include "framework/runtime/math/elementary.h"
 #include "ops/kernels/simd.h"
 
 namespace moegrad::kernels {
@@ -63,7 +63,7 @@ inline float exp(float x) {
   return p * power_of_two(half) * power_of_two(exponent - half);
 }
 
-inline double exp(double x) { return std::exp(x); }
+inline double exp(double x) { return math::exp(x); }
 
 /// exp of every lane, with the same bits as exp of each element.
 template <class T>

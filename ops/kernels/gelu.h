@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cmath>
 #include <numbers>
+
+#include "framework/runtime/math/elementary.h"
 
 namespace moegrad::kernels {
 
@@ -11,15 +12,15 @@ namespace moegrad::kernels {
 /// Reference: Hendrycks & Gimpel, 2016, https://arxiv.org/abs/1606.08415
 template <class T>
 T gelu(T x) {
-  return T{0.5} * x * (T{1} + std::erf(x * (std::numbers::sqrt2_v<T> / T{2})));
+  return T{0.5} * x * (T{1} + math::erf(x * (std::numbers::sqrt2_v<T> / T{2})));
 }
 
 /// d gelu / dx: the distribution function, and x times the density.
 template <class T>
 T gelu_slope(T x) {
   constexpr T kDensityAtZero = std::numbers::inv_sqrtpi_v<T> / std::numbers::sqrt2_v<T>;
-  return T{0.5} * (T{1} + std::erf(x * (std::numbers::sqrt2_v<T> / T{2}))) +
-         x * kDensityAtZero * std::exp(T{-0.5} * x * x);
+  return T{0.5} * (T{1} + math::erf(x * (std::numbers::sqrt2_v<T> / T{2}))) +
+         x * kDensityAtZero * math::exp(T{-0.5} * x * x);
 }
 
 template <class T>
@@ -29,13 +30,13 @@ inline constexpr T kGeluCubic = static_cast<T>(0.044715);
 template <class T>
 T gelu_tanh(T x) {
   constexpr T kScale = std::numbers::sqrt2_v<T> * std::numbers::inv_sqrtpi_v<T>;
-  return T{0.5} * x * (T{1} + std::tanh(kScale * (x + kGeluCubic<T> * x * x * x)));
+  return T{0.5} * x * (T{1} + math::tanh(kScale * (x + kGeluCubic<T> * x * x * x)));
 }
 
 template <class T>
 T gelu_tanh_slope(T x) {
   constexpr T kScale = std::numbers::sqrt2_v<T> * std::numbers::inv_sqrtpi_v<T>;
-  const T t = std::tanh(kScale * (x + kGeluCubic<T> * x * x * x));
+  const T t = math::tanh(kScale * (x + kGeluCubic<T> * x * x * x));
   const T inner = kScale * (T{1} + T{3} * kGeluCubic<T> * x * x);
   return T{0.5} * (T{1} + t) + T{0.5} * x * (T{1} - t * t) * inner;
 }

@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 
+#include "framework/runtime/math/elementary.h"
 #include "ops/kernels/exp.h"
 #include "ops/kernels/halving.h"
 
@@ -112,7 +112,7 @@ LogSumExp<T> row_logsumexp_parts(const T* x, std::int64_t n) {
   const T found = row_max(x, n);
   const T largest = found == -std::numeric_limits<T>::infinity() ? T{0} : found;
   const auto sum = halved_row_sum_of<T>(0, n, [&](std::int64_t i) { return exp(x[i] - largest); });
-  return {largest, std::log(static_cast<T>(sum))};
+  return {largest, math::log(static_cast<T>(sum))};
 }
 
 /// log sum_i exp(x[i]); -inf for a row of -inf.

@@ -75,10 +75,10 @@ TEST(NormalQuantile, IsTheInverseOfTheDistribution) {
 
 TEST(NormalQuantile, OfATailIsThatOfTheMirroredTail) {
   for (const double p : {0.0, 0.1, 0.5, 0.9, 1.0}) {
-    EXPECT_EQ(trunc_normal_quantile(p, 20.0, 21.0), -trunc_normal_quantile(1.0 - p, -21.0, -20.0));
+    EXPECT_EQ(TruncNormalQuantile(20.0, 21.0)(p), -TruncNormalQuantile(-21.0, -20.0)(1.0 - p));
   }
   // From mpmath, with 60 digits.
-  EXPECT_NEAR(trunc_normal_quantile(0.5, 20.0, 30.0), 20.034541676514022, 1e-13);
+  EXPECT_NEAR(TruncNormalQuantile(20.0, 30.0)(0.5), 20.034541676514022, 1e-13);
 }
 
 // The widths and bounds are those of torch.nn.init for a weight [300, 200].

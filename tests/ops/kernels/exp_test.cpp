@@ -61,7 +61,7 @@ TEST(Exp, IsExactAtZeroAndKeepsTheEdgesOfTheRange) {
   EXPECT_TRUE(std::isnan(exp(-std::numeric_limits<float>::quiet_NaN())));
 }
 
-TEST(Exp, OfDoubleIsThatOfTheStandardLibrary) { EXPECT_EQ(exp(1.5), std::exp(1.5)); }
+TEST(Exp, OfDoubleIsTheNearestDouble) { EXPECT_EQ(exp(1.5), 4.4816890703380645); }
 
 TEST(Sigmoid, SaturatesWithoutNaN) {
   EXPECT_EQ(sigmoid(0.0F), 0.5F);

@@ -25,7 +25,7 @@ def functions(disassembly):
 
 
 def innermost_loops(instructions):
-    """Those that contain no other and multiply."""
+    """Loops that contain no other and multiply."""
     loops = []
     for address, line in instructions:
         branch = BRANCH.search(line)
