@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "framework/runtime/math/elementary.h"
 #include "framework/runtime/rank_context.h"
 #include "ops/cross_entropy.h"
 #include "ops/elementwise.h"
@@ -334,7 +335,7 @@ template <class T>
     const T largest = *std::max_element(x, x + v);
     const auto exps = lanes_sum<T>(v, [&](std::int64_t i) { return kernels::exp(x[i] - largest); });
     targets.push_back(draw.size(0, v - 1));
-    const T log_sum = std::log(static_cast<T>(exps)), own = x[targets.back()] - largest;
+    const T log_sum = math::log(static_cast<T>(exps)), own = x[targets.back()] - largest;
     nll.push_back(log_sum - own);
     log_p.push_back(own - log_sum);
     sums.push_back(static_cast<T>(lanes_sum<T>(v, [&](std::int64_t i) { return x[i]; })));
@@ -380,7 +381,7 @@ TEST(HalvedSums, TakeTheLogarithmOfTheRoundedSum) {
       const float* const x = data_of<float>(logits);
       const auto exps =
           lanes_sum<float>(v, [&](std::int64_t i) { return kernels::exp(x[i] - x[0]); });
-      EXPECT_EQ(log_softmax(logits)[0][0].item(), -std::log(static_cast<float>(exps))) << row;
+      EXPECT_EQ(log_softmax(logits)[0][0].item(), -math::log(static_cast<float>(exps))) << row;
     }
   }
 }

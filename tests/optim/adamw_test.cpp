@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "framework/runtime/arena.h"
+#include "framework/runtime/math/elementary.h"
 #include "framework/runtime/rank_context.h"
 #include "tests/source_dir.h"
 #include "tests/testing.h"
@@ -92,8 +93,8 @@ TEST(AdamW, Float32StepsHaveTheBitsOfTheirFormulas) {
     const Tensor grad = randn({31, 3}, 100 + static_cast<std::uint64_t>(t), Dtype::kFloat32);
     parameter.set_grad(grad);
     optimizer.step();
-    const auto step_size = static_cast<float>(config.lr / (1.0 - std::pow(config.beta1, t)));
-    const auto root = static_cast<float>(std::sqrt(1.0 - std::pow(config.beta2, t)));
+    const auto step_size = static_cast<float>(config.lr / (1.0 - math::pow(config.beta1, t)));
+    const auto root = static_cast<float>(std::sqrt(1.0 - math::pow(config.beta2, t)));
     const auto g = grad.data<float>();
     for (std::size_t i = 0; i < expected.size(); ++i) {
       m[i] = m[i] * beta1 + g[i] * rest1;
