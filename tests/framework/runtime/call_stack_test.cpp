@@ -42,8 +42,12 @@ TEST(CallStack, LeavesOutTheLibrarysFramesAndTemplateArguments) {
 }
 
 struct Compared {
-  Lines operator<(int /*unused*/) const { return CallStack::capture().describe(); }
-  Lines operator->*(int /*unused*/) const { return CallStack::capture().describe(); }
+  [[gnu::noinline]] Lines operator<(int /*unused*/) const {
+    return CallStack::capture().describe();
+  }
+  [[gnu::noinline]] Lines operator->*(int /*unused*/) const {
+    return CallStack::capture().describe();
+  }
 };
 
 TEST(CallStack, OperatorsKeepTheirNames) {

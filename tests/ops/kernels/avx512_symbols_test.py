@@ -17,6 +17,10 @@ def merged_elsewhere(symbols):
             yield name
 
 
+def output(*command):
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 def main():
     planted = ("0000 W _ZSt3minIlERKT_S2_S2_\n0000 W _Z4turnN3VecIfLi64EEE\n0000 T _Z1fv\n     U _Z1gv\n"
                "0000 V DW.ref.__gxx_personality_v0")
@@ -25,10 +29,8 @@ def main():
     assert len(objects) == 2, f"product_loops and fma_chains must have a file for AVX-512, got {objects}"
     wrong = 0
     for path in objects:
-        symbols = subprocess.run(["nm", "--defined-only", path], capture_output=True, text=True,
-                                 check=True).stdout
-        assert WIDE in symbols, f"{path} has no function for AVX-512"
-        for name in merged_elsewhere(symbols):
+        assert "%zmm" in output("objdump", "--disassemble", path), f"{path} has no function for AVX-512"
+        for name in merged_elsewhere(output("nm", "--defined-only", path)):
             print(f"{path} defines {name}, which another file may define for any CPU")
             wrong = 1
     return wrong
