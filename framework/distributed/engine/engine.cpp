@@ -169,7 +169,7 @@ void Engine::release(EngineCall& call, bool unwinding) noexcept {
   EngineLock lock(launch_->mutex);
   const bool in_consumer = inside_step != nullptr;
   if (inside_step == &call) return;
-  if (in_consumer && !call.done) fail_by_drop(call);
+  if (in_consumer && !unwinding && !call.done) fail_by_drop(call);
   const bool begun = call.state != CallState::kIssued && call.state != CallState::kJoined;
   const auto line = lines_.find(call.line);
   if ((unwinding || in_consumer) && !call.done && !begun && line != lines_.end() &&
@@ -178,6 +178,7 @@ void Engine::release(EngineCall& call, bool unwinding) noexcept {
     call.done = true;
     withdrawn_ = {.request = call, .number = call.number};
   }
+  if (in_consumer && !call.done) fail_by_drop(call);
   if (in_consumer) end_in_consumer(lock, call);
   call.finished.wait(lock, [&] { return call.done; });
   consumer.swap(call.consume);

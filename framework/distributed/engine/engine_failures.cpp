@@ -50,7 +50,7 @@ void Engine::fail_by_withdrawal() {
                           describe(withdrawn_->request) + " because of an exception"});
 }
 
-// A consumer that let a call go would hold up the thread that ends it.
+// A consumer that let a call go would hold up the thread that ends it. An exception says more.
 void Engine::fail_by_drop(const EngineCall& call) {
   launch_->fail({.cause = "rank " + std::to_string(rank_) + " dropped the Work of " +
                           describe(call) + " in a consumer, which cannot wait for it"});
@@ -63,7 +63,6 @@ void Engine::end_in_consumer(EngineLock& lock, const EngineCall& call) {
   while (!call.done) {
     carry_on(lock);
     if (transport_->any_thread() || own_thread_ == std::this_thread::get_id()) poll_failed(lock);
-    if (call.done) return;
     const Unlocked others(lock);
     std::this_thread::sleep_for(kNap);
   }

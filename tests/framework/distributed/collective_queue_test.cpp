@@ -229,6 +229,25 @@ TEST(GatherConsumer, ThatDropsAWorkFailsTheLaunch) {
   }
 }
 
+TEST(GatherConsumer, ThatThrowsIsTheCauseAlthoughItDropsAWork) {
+  const auto body = [](RankContext& context) {
+    auto& group = *context.group();
+    const auto consume = [&](PeerSpans) {
+      if (context.rank() != 1) return;
+      const auto work = group.barrier();
+      throw std::domain_error("boom");
+    };
+    try {
+      group.all_gather({}, Dtype::kFloat32, consume)->wait();
+      group.barrier()->wait();
+    } catch (const CollectiveError& error) {
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("rank 1 failed: boom"));
+      throw;
+    }
+  };
+  EXPECT_THROW(launch(2, body), std::domain_error);
+}
+
 TEST(Work, ThatIsDroppedBlocksUntilItsCallHasEnded) {
   launch(2, [](RankContext& context) {
     for (int round = 0; round < 100; ++round) {
