@@ -59,8 +59,9 @@ def path_problems(prefix, paths):
     for file in sorted(path for path in prefix.rglob("*") if path.is_file()):
         contents = file.read_bytes()
         found = {os.fsdecode(path) for path in CHECKOUT.findall(contents)}
-        begins = rb"(?:-I|(?<![\w./-]))"  # /src is not in Eigen/src
-        found |= {str(path) for path in paths if re.search(begins + re.escape(os.fsencode(path)), contents)}
+        begins, ends = rb"(?:-I|(?<![\w./-]))", rb"(?!\.?[\w-])"  # /src is not in Eigen/src, nor in /src.cmake
+        found |= {str(path) for path in paths
+                  if re.search(begins + re.escape(os.fsencode(path)) + ends, contents)}
         for path in sorted(found):
             yield f"{file.relative_to(prefix)}: contains {path}"
 
@@ -122,7 +123,8 @@ def self_test():
             (Path(tmp) / name).write_text(text, encoding="utf-8")
         found = [problem.split(":")[0] for problem in header_problems(Path(tmp))]
         assert found == ["a/none.h", "a/stray.h", "a/b.h", "a/d.h"], found
-        (Path(tmp) / "a/lib.a").write_text("x\0/home/a-b/c/framework/tensor\0../../framework/tensor\0b/src\0-I/usr/src\0",
+        (Path(tmp) / "a/lib.a").write_text("x\0/home/a-b/c/framework/tensor\0../../framework/tensor\0"
+                                           "b/src\0/srcs\0/src.a\0-I/usr/src\0",
                                            encoding="utf-8")
         found = list(path_problems(Path(tmp), ["a/none", "/src", "/usr"]))
         assert found == ["a/lib.a: contains /home/a-b/c", "a/lib.a: contains /usr", "moegrad.h: contains a/none"], found

@@ -93,14 +93,14 @@ struct Vec<float, 64> {
 
 #endif
 
-/// Written in assembly: if GCC 12 may choose the operands of an intrinsic, it spills the
-/// accumulators of a tile to the stack.
+/// Written in assembly, and in this order: where g++ may choose the operands of an intrinsic (12),
+/// or the order (14), it spills the accumulators of a tile to the stack.
 template <class T, int kBytes>
 inline void accumulate(Vec<T, kBytes>& sum, const Vec<T, kBytes>& a, const Vec<T, kBytes>& b) {
   if constexpr (sizeof(T) == 4) {
-    asm("vfmadd231ps %2, %1, %0" : "+v"(sum.v) : "v"(a.v), "v"(b.v));
+    asm volatile("vfmadd231ps %2, %1, %0" : "+v"(sum.v) : "v"(a.v), "v"(b.v));
   } else {
-    asm("vfmadd231pd %2, %1, %0" : "+v"(sum.v) : "v"(a.v), "v"(b.v));
+    asm volatile("vfmadd231pd %2, %1, %0" : "+v"(sum.v) : "v"(a.v), "v"(b.v));
   }
 }
 

@@ -32,8 +32,8 @@ def why_not(foreign):
 
 class DebianRoot:
     """A root of `suite` with `packages`, which may be those of `foreign`, a second architecture, and with
-    the project in /moegrad. In a folder that is kept, if one is given: the root is made once, the project
-    copied anew, and what it has built there stays."""
+    the project in /moegrad. In a folder that is kept, if one is given: there the script has a root of its
+    own, made once; the project is copied anew, and what it has built stays."""
 
     def __init__(self, suite, folder=None, packages=(), foreign=None):
         reason = why_not(foreign)
@@ -42,11 +42,11 @@ class DebianRoot:
             sys.exit(77)
         self.kept = folder is not None
         self.folder = Path(folder or tempfile.mkdtemp(prefix="moegrad-root-")).resolve()
-        self.root = self.folder / suite
+        self.root = self.folder / Path(sys.argv[0]).stem
         self.suite, self.packages, self.foreign = suite, packages, foreign
 
     def __enter__(self):
-        if not (self.root / "etc/debian_version").exists():
+        if not (self.root / "moegrad").exists():
             self.make()
         shutil.copy("/etc/resolv.conf", self.root / "etc/resolv.conf")
         self.copy_project()

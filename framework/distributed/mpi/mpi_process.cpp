@@ -27,8 +27,8 @@ constexpr microseconds kNap{50};
 constexpr milliseconds kIdle{5};
 constexpr milliseconds kLongestOpening{60'000};
 constexpr milliseconds kTick{10};  // of a RunningClock
-// After a failure: how long the others may take to end the launch.
-constexpr milliseconds kPatience{1'500};
+// After a failure: how long others may take to end the launch. Rank 0, which reports, leaves first.
+constexpr milliseconds kPatience{1'500}, kPatienceOfOthers{2'500};
 
 constexpr std::size_t kLongestText = 4096;
 // Before what a body has thrown, which may be empty.
@@ -369,7 +369,7 @@ std::vector<std::optional<std::string>> MpiProcess::end(const std::optional<std:
     const bool failed = engine != nullptr && engine->has_failed();
     const bool failed_elsewhere = exchange && exchange->any(kThrown);
     if ((failed || failed_elsewhere) && !failed_at) failed_at = now;
-    if (failed_at && now > *failed_at + kPatience) {
+    if (failed_at && now > *failed_at + (rank_ == 0 ? kPatience : kPatienceOfOthers)) {
       broken_ = true;
       if (failed) engine->abandon();
     }
