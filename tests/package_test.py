@@ -126,8 +126,9 @@ def self_test():
         (Path(tmp) / "a/lib.a").write_text("x\0/home/a-b/c/framework/tensor\0../../framework/tensor\0"
                                            "b/src\0/srcs\0/src.a\0-I/usr/src\0",
                                            encoding="utf-8")
-        found = list(path_problems(Path(tmp), ["a/none", "/src", "/usr"]))
-        assert found == ["a/lib.a: contains /home/a-b/c", "a/lib.a: contains /usr", "moegrad.h: contains a/none"], found
+        found = list(path_problems(Path(tmp), ["a/none.h", "/src", "/usr"]))
+        assert found == ["a/lib.a: contains /home/a-b/c", "a/lib.a: contains /usr",
+                         "moegrad.h: contains a/none.h"], found
         known = {Path(name) for name in planted if name not in OPT_IN and name != "a/stray.h"}
         remove_strays(Path(tmp), known)
         found = [problem.split(":")[0] for problem in header_problems(Path(tmp))]
