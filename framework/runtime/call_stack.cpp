@@ -24,9 +24,12 @@ backtrace_state* state() {
 
 std::string demangled(const char* name) {
   int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> text(
+  const std::unique_ptr<char, decltype(&std::free)> readable(
       abi::__cxa_demangle(name, nullptr, nullptr, &status), &std::free);
-  return status == 0 ? text.get() : name;
+  std::string text = status == 0 ? readable.get() : name;
+  // A tag of the library's ABI, which clang gives to operators, too.
+  for (std::size_t at; (at = text.find("[abi:cxx11]")) != text.npos;) text.erase(at, 11);
+  return text;
 }
 
 struct Frame {
