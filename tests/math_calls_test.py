@@ -24,6 +24,7 @@ CALLS = [
     re.compile(rf"\b__builtin_{NAME}[fl]?\b"),
     re.compile(rf"(?<![\w:.>]){NAME}[fl]\("),
     re.compile(rf"\.{NAME}\(\)"),  # Eigen's
+    re.compile(r"\.(?P<name>pow)\("),
     re.compile(r"\bstd::(?P<name>\w+_distribution)\b"),
 ]
 BARE = re.compile(rf"(?<![\w:.>]){NAME}\(")
@@ -62,6 +63,8 @@ def self_test():
         "framework/io/f.cpp": ("x = exp(y) + pow(y, 2);\n", 2),
         "ops/kernels/g.cpp": ("x = log(y) + exp(y);\n", 1),
         "models/h.cpp": ("as_eigen<float>(y) = x.array().tanh();\n", 1),
+        "models/o.cpp": ("as_eigen<float>(y) = x.array().pow(3.0F);\n", 1),
+        "train/p.cpp": ("/* one */ x = std::hypot(y, z) + std::cbrt(y);\n/* two */\n", 2),
         "parallel/i.cpp": ("std::normal_distribution<double> normal;\n", 1),
         "optim/j.cpp": ('#include <cmath>\ny = math::pow(x, 2) + std::sqrt(x) + std::abs(x);  // not std::pow\n', 0),
         "framework/k.cpp": ('log(kWarning, "std::exp(x)");\n/* std::log(x) */ logger().log(level, text);\n', 0),

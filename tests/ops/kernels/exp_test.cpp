@@ -8,7 +8,10 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
+
+#include "framework/runtime/crc32c.h"
 
 namespace moegrad::kernels::exp_test {
 namespace {
@@ -59,6 +62,15 @@ TEST(Exp, IsExactAtZeroAndKeepsTheEdgesOfTheRange) {
   EXPECT_EQ(exp(-kInfinity), 0.0F);
   EXPECT_TRUE(std::isnan(exp(std::numeric_limits<float>::quiet_NaN())));
   EXPECT_TRUE(std::isnan(exp(-std::numeric_limits<float>::quiet_NaN())));
+}
+
+// The promise itself, as that of Note [Elementary functions]: less than 1 ulp off are many numbers.
+TEST(Exp, OfFloatHasTheseBits) {
+  std::vector<float> results;
+  for (int i = 0; i < 195 << 13; ++i)
+    results.push_back(exp(static_cast<float>(i) * 0x1p-13F - 105.0F));
+  EXPECT_EQ(crc32c(std::as_bytes(std::span(results))),
+            kFusesMultiplyAdd ? 0x8dda02f1U : 0x05646d15U);
 }
 
 TEST(Exp, OfDoubleIsTheNearestDouble) { EXPECT_EQ(exp(1.5), 4.4816890703380645); }

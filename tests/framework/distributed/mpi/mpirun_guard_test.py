@@ -2,6 +2,7 @@
 """tools/mpirun_guard with stand-ins for mpirun: exit codes, signals, and commands that do not end."""
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -45,6 +46,10 @@ def wait_for(path):
         time.sleep(0.02)
 
 
+# Ranks that come again: what counts is the time since the last has ended, and not what was before it. It
+# runs beside the others.
+again = Guarded("bash", "-c", "for i in 1 2 3 4 5; do OMPI_COMM_WORLD_RANK=0 sleep 2.2; sleep 1.1; done; exit 6",
+                options=["--grace", "4"])
 assert guarded("true") == (0, "", "")
 assert guarded("bash", "-c", "exit 3") == (3, "", "")
 assert guarded("bash", "-c", "sleep 1.5; exit 4") == (4, "", "")
@@ -72,13 +77,14 @@ with tempfile.TemporaryDirectory() as folder:
     wait_for(ready)
     job.process.send_signal(signal.SIGTERM)
     assert job.end() == (137, "", SAID)
-    # What one that ends by itself has left behind is ended, too.
-    left = Path(folder) / "left"
-    code, out, err = guarded("bash", "-c", f"sleep 1000 >/dev/null 2>&1 & echo $! > {left}; exit 3")
+    # What one that ends by itself has left behind is ended, too, whatever its name.
+    left, name = Path(folder) / "left", Path(folder) / "of) S 1 1"
+    shutil.copy(shutil.which("sleep"), name)
+    code, out, err = guarded("bash", "-c", f"'{name}' 1000 >/dev/null 2>&1 & echo $! > {left}; exit 3")
     assert (code, out, err) == (3, "", "")
     state = Path(f"/proc/{left.read_text().strip()}/stat")
     until = time.time() + 10  # it has been killed, and may have to wait for a core to end
-    while state.exists() and state.read_text().split()[2] != "Z":
+    while state.exists() and state.read_text().rpartition(") ")[2][0] != "Z":
         assert time.time() < until, state.read_text()
         time.sleep(0.02)
     # SIGUSR1 and SIGUSR2 alone end nothing.
@@ -103,4 +109,5 @@ ended = guarded("bash", "-c", "OMPI_COMM_WORLD_RANK=0 sleep 8; trap '' TERM; sle
                 options=["--grace", "2"])
 assert ended == (137, "", SAID), ended
 assert time.time() - begin > 9
+assert again.end() == (6, "", "")
 print("mpirun_guard_test: ok")

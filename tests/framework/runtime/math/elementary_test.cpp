@@ -160,6 +160,30 @@ TEST(ElementaryFunctions, OfDoubleRoundHardCasesToTheNearest) {
   }
 }
 
+// The quick phase alone would give a neighbour of these, and an error bound that is eight times
+// smaller would trust it. The expected bits were computed with 400 bits.
+TEST(ElementaryFunctions, TakeTheAccuratePhaseWhereTheQuickOneIsUnsure) {
+  constexpr Case kCases[] = {
+      {math::exp, 0x1.1998a6a81af36p+2, 0x1.45c8dbcdf3e19p+6},
+      {math::exp, 0x1.3db2bbe3fa9ep+1, 0x1.7ee4593b5724fp+3},
+      {math::log, 0x1.ff52e0494c868p-1, -0x1.5a7a048ce2c17p-10},
+      {math::log, 0x1.019771633b92cp+0, 0x1.962e7ccd51969p-8},
+      {math::log1p, 0x1.ca7569fedf98p-8, 0x1.c8dccd6381a4bp-8},
+      {math::log1p, -0x1.7c4f6a13f8p-9, -0x1.7cdcef23ac613p-9},
+      // Here there is no quick phase, and the terms that are summed in double are few.
+      {math::erf, 0x1.e92f7b2e43804p-2, 0x1.005c512b3710cp-1},
+      {math::erf, -0x1.d6d42d8087d56p-2, -0x1.f018210b50ed6p-2},
+      {math::erfc, 0x1.704f2ab41239p+2, 0x1.cd2bccffd1812p-52},
+      {math::erfc, 0x1.3f974c6ebaa9fp+2, 0x1.cddd435adb68ap-40},
+  };
+  for (const auto& [function, x, expected] : kCases) {
+    EXPECT_EQ(function(x), expected) << std::hexfloat << x << " gives " << function(x);
+  }
+  EXPECT_EQ(math::tanh(0x1.78c0cap-10F), 0x1.78c0bap-10F);
+  EXPECT_EQ(math::tanh(0x1.86fbc4p-10F), 0x1.86fbb2p-10F);
+  EXPECT_EQ(math::tanh(0x1.f93eaep-10F), 0x1.f93e86p-10F);
+}
+
 template <class T>
 struct Special {
   const char* name;

@@ -106,6 +106,16 @@ TEST(Pow, RoundsTiesOfDenormalsToEven) {
   EXPECT_EQ(math::pow(0x3p-50F, 3.0F), 0xep-149F);   // 13.5
 }
 
+// The odd factor has a root, the power of two has none: x = m 2^e with an odd e.
+TEST(Pow, HasNoExactRootOfAnOddPowerOfTwo) {
+  EXPECT_EQ(math::pow(2.0, 0.5), 0x1.6a09e667f3bcdp0);
+  EXPECT_EQ(math::pow(18.0, 0.5), 0x1.0f876ccdf6cd9p2);
+  EXPECT_EQ(math::pow(0.125, 0.5), 0x1.6a09e667f3bcdp-2);
+  EXPECT_EQ(math::pow(2.0, -0.5), 0x1.6a09e667f3bcdp-1);
+  EXPECT_EQ(math::pow(162.0, 0.25), 0x1.c8a7d0f4a92a0p1);
+  EXPECT_EQ(math::pow(64.0, 0.25), 0x1.6a09e667f3bcdp1);  // the second root
+}
+
 // The exact value differs from halfway between 1 and a neighbour by a part of 2^-55 of that.
 TEST(Pow, IsNotTakenInByNeighboursOfOne) {
   EXPECT_EQ(math::pow(1.0 - 0x1p-53, 0.5), 1.0 - 0x1p-53);
