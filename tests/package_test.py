@@ -247,7 +247,7 @@ def loop_problems(folder, text, program):
                 yield f"loop: {ranks} ranks, experts on {ep}: expected what train records\n{expected}\ngot\n{got}"
 
 
-def readme_problems(build, folder):
+def readme_problems(build, cpu_check, folder):
     """README's own line builds its program, without a word of compiler or linker."""
     text = (ROOT / "README.md").read_text(encoding="utf-8").replace("\\\n", " ")
     line, = re.findall(r"^g\+\+ .*", text, re.MULTILINE)
@@ -260,6 +260,8 @@ def readme_problems(build, folder):
         yield f"README.md: {line}: exit status {done.returncode}\n{done.stdout}"
     elif run(folder / "first_of_readme") != OUTPUT["first"]:
         yield "README.md: its program prints something else"
+    elif cpu_check and f" {cpu_check}\n" not in run("nm", folder / "first_of_readme"):
+        yield f"README.md: {cpu_check} is not linked into its program"
 
 
 def expert_problems(folder):
@@ -307,6 +309,16 @@ endif()
     configure(folder, folder / "build", compiler, FOR_PROGRAMS)
 
 
+def flag_problems(compiler, folder):
+    """Flags that change what arithmetic gives."""
+    for flag in ("-ffast-math", "-O3 -Ofast", "-mfpmath=387 -O2"):
+        command = ["cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", f"-DCMAKE_CXX_COMPILER={compiler}",
+                   f"-DCMAKE_CXX_FLAGS={flag}"]
+        done = subprocess.run(command, text=True, capture_output=True, check=False)
+        if done.returncode == 0 or "moegrad must be built without -" not in done.stderr:
+            yield f"{flag} is not refused: {done.stderr}"
+
+
 def problems(build, compiler, cpu_check, tmp):
     run("cmake", "--install", build, "--prefix", tmp / "made")
     prefix = (tmp / "made").rename(tmp / "moved")
@@ -320,8 +332,9 @@ def problems(build, compiler, cpu_check, tmp):
         compile_alone(include, compiler)
     compile_with_gtest(include, compiler)
     yield from consumer_problems(prefix, build, compiler, cpu_check, tmp / "consumer")
-    yield from readme_problems(build, tmp)
+    yield from readme_problems(build, cpu_check, tmp)
     add_as_subdirectory(compiler, tmp / "outer")
+    yield from flag_problems(compiler, tmp / "flags")
 
 
 self_test()

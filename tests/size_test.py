@@ -10,9 +10,9 @@ from repository_files import repository_files
 BUDGETS = {
     # For clang 14, which takes no structured binding into a lambda, some folders have up to four more.
     # 58 more for records as bytes, whose members are named once: readers of messages are 150 shorter. 34 for
-    # CRC and the check of the CPU on arm64, 3 for MPICH's mpirun, 3 for names by clang 19, 978 for elementary
-    # functions.
-    "framework/runtime": (3914, "a rank's threads and memory, spans, random numbers, elementary functions, errors, log"),
+    # CRC and the check of the CPU on arm64, 6 by which a program has it, 3 for MPICH's mpirun, 3 for names by
+    # clang 19, 978 for elementary functions.
+    "framework/runtime": (3920, "a rank's threads and memory, spans, random numbers, elementary functions, errors, log"),
     "framework/profile": (534, "traces, overlap, slow ranks"),
     "framework/tensor": (2138, "tensor, storage, layouts"),
     # 330 more than the two backends had: checks of links, tags, overlaps and of what a consumer drops (116), a link

@@ -102,7 +102,7 @@ CpuFeatures detect_cpu_features() {
 
 }  // namespace
 
-// framework/CMakeLists.txt names this function so that the linker keeps it. 101 is the earliest
+// thread_state.cpp names this function so that it gets into every program. 101 is the earliest
 // priority that is not reserved.
 extern "C" __attribute__((constructor(101))) void moegrad_check_cpu_at_start() {
   const CpuRefusal refusal = refuse_cpu(detect_cpu_features());

@@ -3,6 +3,12 @@
 
 #include "framework/runtime/rank_context.h"
 
+#ifdef MOEGRAD_CHECK_CPU_AT_START
+// Every program has this file, so with this address it has the check, too, which nothing calls.
+extern "C" void moegrad_check_cpu_at_start();
+[[gnu::used]] static void (*const kCpuCheck)() = &moegrad_check_cpu_at_start;
+#endif
+
 namespace moegrad {
 
 ThreadState& ThreadState::current() {

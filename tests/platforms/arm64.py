@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Debian 12 for arm64: programs of its cross compiler, run by qemu-user. Kernels, ops, optimizers, layers,
 files, models of transformers, the recorded run; ranks as threads and as processes; checkpoints of amd64 that
-resume here, and back.
-
-usage: arm64.py FOLDER-OF-TOOLS [FOLDER]      tools of amd64; FOLDER is kept, and used again"""
+resume here, and back."""
 import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from debian_root import DebianRoot
+from debian_root import DebianRoot, arguments
 
 PACKAGES = [
     "g++-aarch64-linux-gnu", "cmake", "ninja-build", "ccache", "python3", "openssh-client", "bible-kjv-text",
@@ -21,7 +19,10 @@ PACKAGES = [
 TESTS = ["tensor_test", "io_test", "op_table_test", "ops_test", "optim_test", "nn_test"]
 STEPS, INTERVAL = 6, 3
 
-tools = Path(sys.argv[1]).resolve()
+given = arguments(__doc__, "folder-of-tools")
+tools = Path(getattr(given, "folder-of-tools")).resolve()
+if not (tools / "train").exists():
+    sys.exit(f"{tools} must be a folder with the tools of amd64, such as build/release/tools")
 
 
 def train(program, name, *more):
@@ -70,7 +71,7 @@ def exchange_checkpoints(root):
     resumes(on_amd64, "back", "threads")
 
 
-with DebianRoot("bookworm", sys.argv[2] if len(sys.argv) > 2 else None, PACKAGES, foreign="arm64") as here:
+with DebianRoot("bookworm", given.folder, PACKAGES, foreign="arm64") as here:
     here.run(f"cmake --preset release && cmake --build --preset release --target train check_golden {' '.join(TESTS)}",
              CMAKE_TOOLCHAIN_FILE="/moegrad/tests/platforms/arm64.cmake")
     exchange_checkpoints(here)

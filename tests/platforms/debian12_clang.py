@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""README's two commands on Debian 12 with clang 14.
+"""README's two commands on Debian 12 with clang 14."""
+from debian_root import DebianRoot, arguments
 
-usage: debian12_clang.py [FOLDER]      FOLDER is kept, and used again"""
-from debian_root import DebianRoot, folder_argument
-
-with DebianRoot("bookworm", folder_argument(), packages=["clang"]) as root:
+with DebianRoot("bookworm", arguments(__doc__).folder, packages=["clang"]) as root:
     root.run("./tests/run.sh", CXX="clang++")
     root.run("./examples/train.sh --steps 20", CXX="clang++")

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Another Debian in a folder, made by mmdebstrap: what is in it runs by chroot, on the kernel of the host."""
+import argparse
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -42,14 +45,24 @@ class DebianRoot:
             sys.exit(77)
         self.kept = folder is not None
         self.folder = Path(folder or tempfile.mkdtemp(prefix="moegrad-root-")).resolve()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            sys.exit(str(error))
         self.root = self.folder / Path(sys.argv[0]).stem
         self.suite, self.packages, self.foreign = suite, packages, foreign
 
     def __enter__(self):
-        if not (self.root / "moegrad").exists():
-            self.make()
-        shutil.copy("/etc/resolv.conf", self.root / "etc/resolv.conf")
-        self.copy_project()
+        # So that the folder is removed then, too.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+        try:
+            if not (self.root / "moegrad").exists():
+                self.make()
+            shutil.copy("/etc/resolv.conf", self.root / "etc/resolv.conf")
+            self.copy_project()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_):
@@ -57,14 +70,21 @@ class DebianRoot:
             shutil.rmtree(self.folder)
 
     def make(self):
+        if self.root.exists():
+            sys.exit(f"{self.root} is not a root that this script has made; remove it")
         architectures = "amd64" + (f",{self.foreign}" if self.foreign else "")
         made = subprocess.run(
             ["mmdebstrap", "--mode=root", "--variant=apt", f"--architectures={architectures}",
              "--include=" + ",".join(("ca-certificates", "git", *self.packages)), self.suite, self.root],
-            check=False)
-        if made.returncode:  # Debian's archive is out of reach
-            print(f"skipped: mmdebstrap could not make a root of {self.suite}")
+            check=False, text=True, stderr=subprocess.PIPE)
+        if made.returncode == 0:
+            return
+        shutil.rmtree(self.root, ignore_errors=True)
+        print(made.stderr)
+        if re.search("Could not (resolve|connect)|Unable to fetch|Failed to fetch", made.stderr):
+            print("skipped: Debian's archive is out of reach")
             sys.exit(77)
+        sys.exit(f"mmdebstrap could not make a root of {self.suite}")
 
     def copy_project(self):
         project = self.root / "moegrad"
@@ -91,5 +111,10 @@ class DebianRoot:
                  "CCACHE_DIR": "/ccache", **environment}).returncode
 
 
-def folder_argument():
-    return sys.argv[1] if len(sys.argv) > 1 else None
+def arguments(description, *names):
+    """The command line: arguments of these names, and perhaps a folder."""
+    parser = argparse.ArgumentParser(description=description)
+    for name in names:
+        parser.add_argument(name)
+    parser.add_argument("folder", nargs="?", help="is kept, and used again")
+    return parser.parse_args()

@@ -22,11 +22,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Guarded:
-    def __init__(self, *command, options=(), closed=()):
+    def __init__(self, *command, options=(), closed=(), alone=False):
         self.mark = uuid.uuid4().hex
         self.process = subprocess.Popen(
             [str(GUARD), *options, *command], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, env={**os.environ, MARK: self.mark},
+            stderr=subprocess.PIPE, env={**os.environ, MARK: self.mark}, start_new_session=alone,
             preexec_fn=lambda: [os.close(number) for number in closed])
 
     def end(self, timeout=300):
@@ -55,8 +55,9 @@ assert guarded("bash", "-c", "exit 3") == (3, "", "")
 assert guarded("bash", "-c", "sleep 1.5; exit 4") == (4, "", "")
 code, _, err = guarded()
 assert code == 2 and err.startswith("usage: mpirun_guard"), err
-code, _, err = guarded("true", options=["--grace", "0"])
-assert code == 2 and err.startswith("usage: mpirun_guard"), err
+for options in (["--grace", "0"], ["--grace", "1000000"], ["--help"]):
+    code, _, err = guarded("true", options=options)
+    assert code == 2 and err.startswith("usage: mpirun_guard"), (options, err)
 reader = Guarded("cat")
 assert reader.process.communicate("passed on", timeout=10)[0] == "passed on"
 
@@ -103,10 +104,14 @@ with tempfile.TemporaryDirectory() as folder:
         assert guarded(sys.executable, "-c", look, closed=closed) == (3, "", ""), closed
         names = seen.read_text().split()
         assert [number for number in (0, 1, 2) if names[number] == "/dev/null"] == list(closed), (closed, names)
-# Its ranks have ended, and it waits for others that it cannot reach.
+# Its ranks have ended, and it waits for others that it cannot reach. Before, all of the guard's process group
+# gets SIGUSR1, as by timeout(1).
 begin = time.time()
-ended = guarded("bash", "-c", "OMPI_COMM_WORLD_RANK=0 sleep 8; trap '' TERM; sleep 1000; sleep 1000",
-                options=["--grace", "2"])
+job = Guarded("bash", "-c", "trap : USR1; OMPI_COMM_WORLD_RANK=0 sleep 8; trap '' TERM; sleep 1000; sleep 1000",
+              options=["--grace", "2"], alone=True)
+time.sleep(1)
+os.killpg(job.process.pid, signal.SIGUSR1)
+ended = job.end()
 assert ended == (137, "", SAID), ended
 assert time.time() - begin > 9
 assert again.end() == (6, "", "")
