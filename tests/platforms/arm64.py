@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from debian_root import DebianRoot, arguments
+from debian_root import PROJECT, DebianRoot, arguments
 
 PACKAGES = [
     "g++-aarch64-linux-gnu", "cmake", "ninja-build", "ccache", "python3", "openssh-client", "bible-kjv-text",
@@ -21,7 +21,7 @@ STEPS, INTERVAL = 6, 3
 
 given = arguments(__doc__, "folder-of-tools")
 tools = Path(getattr(given, "folder-of-tools")).resolve()
-if not (tools / "train").exists():
+if not all((tools / name).exists() for name in ("train", "check_golden")):
     sys.exit(f"{tools} must be a folder with the tools of amd64, such as build/release/tools")
 
 
@@ -71,10 +71,26 @@ def exchange_checkpoints(root):
     resumes(on_amd64, "back", "threads")
 
 
+def compare_golden(root):
+    """The deviations from Hugging Face's values are those on amd64, with all their printed digits: but of the plain
+    reference, whose products are Eigen's."""
+    golden, out = "tests/golden/a_minimal", "build/golden.txt"
+    root.run(f"build/release/tools/check_golden {golden} >{out}")
+    on_amd64 = subprocess.run([tools / "check_golden", PROJECT / golden], check=True, text=True,
+                              stdout=subprocess.PIPE).stdout
+
+    def compared(text):
+        return [line for line in text.splitlines() if "| plain " not in line]
+
+    assert compared((root.root / "moegrad" / out).read_text()) == compared(on_amd64)
+    assert len(compared(on_amd64)) > 200
+
+
 with DebianRoot("bookworm", given.folder, PACKAGES, foreign="arm64") as here:
     here.run(f"cmake --preset release && cmake --build --preset release --target train check_golden {' '.join(TESTS)}",
              CMAKE_TOOLCHAIN_FILE="/moegrad/tests/platforms/arm64.cmake")
     exchange_checkpoints(here)
+    compare_golden(here)
     # qemu-user limits no addresses.
     here.run(f"ctest --test-dir build/release -j 2 --output-on-failure -R '^({'|'.join(TESTS)})$'",
              GTEST_FILTER="-ThreadPool.SaysHowManyThreadsItDidNotGet")
