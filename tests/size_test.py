@@ -11,26 +11,27 @@ BUDGETS = {
     # For clang 14, which takes no structured binding into a lambda, some folders have up to four more.
     # 58 more for records as bytes, whose members are named once: readers of messages are 150 shorter. 34 for
     # CRC and the check of the CPU on arm64, 6 by which a program has it, 3 for MPICH's mpirun, 3 for names by
-    # clang 19, 978 for elementary functions.
-    "framework/runtime": (3920, "a rank's threads and memory, spans, random numbers, elementary functions, errors, log"),
+    # clang 19, 978 for elementary functions. 222 more for kernels that are listed, measured and chosen.
+    "framework/runtime": (4142, "a rank's threads and memory, spans, random numbers, elementary functions, errors, log"),
     "framework/profile": (534, "traces, overlap, slow ranks"),
     "framework/tensor": (2138, "tensor, storage, layouts"),
     # 330 more than the two backends had: checks of links, tags, overlaps and of what a consumer drops (116), a link
     # that is shared (192), what threads do last (75), and a wire over any messages, which a test proves.
-    "framework/distributed": (9013, "one engine; ranks as threads, as processes, or on another transport"),
+    "framework/distributed": (9019, "one engine; ranks as threads, as processes, or on another transport"),
     # 217 more for the uses of a tied weight, which are summed apart.
     "framework/autograd": (5042, "tape, engine, hooks, sums of gradients, recomputation, gradcheck, graph view"),
     "framework/io": (4516, "safetensors, checkpoints, strict JSON, printing"),
     # 522 more for sums by halving: the rule (149), sums that wait (119), embeddings (70), and what each kernel adds.
-    # 187 for NEON and what transposes take from a vector, which every kind of CPU now has.
-    "ops": (14499, "each op with its backward; kernels for two vector widths, AVX and NEON"),
+    # 187 for NEON and what transposes take from a vector, which every kind of CPU now has. 1085 for products of
+    # bfloat16: four kernels (460), a fifth for arm64 (190), packing (130), blocks (220), what they need of vectors.
+    "ops": (15584, "each op with its backward; kernels for two vector widths, AVX and NEON"),
     # 19 more for the quantiles of a cut normal distribution, whose ends are computed once.
     "nn": (4157, "module, layers, mixture of experts"),
     "optim": (3306, "optimizers, schedules, clipping"),
     "fsdp": (3517, "fully_shard, and who runs which micro-batch"),
     "parallel": (537, "experts on several ranks"),
     "models": (3948, "one decoder, a table per family, Hugging Face's files"),
-    "train": (7972, "options, data, step, checkpoints, logs"),
+    "train": (8008, "options, data, step, checkpoints, logs"),
     "tools": (9158, "twelve programs; check_golden and the report are half of it"),
 }
 SLACK = 0.03  # a folder may be this far below its budget

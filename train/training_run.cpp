@@ -440,6 +440,7 @@ int run_training(const TrainConfig& options, const TrainingData& data,
   std::atomic<int> code = 0;
   LaunchOptions launch_options;
   launch_options.threads_per_rank = options.parallel.threads_per_rank;
+  launch_options.kernels = options.parallel.kernels;
   launch_options.deadline = std::chrono::seconds(options.parallel.collective_deadline);
   launch_options.exit_after = launch_options.deadline;
   launch_options.link = events.link;

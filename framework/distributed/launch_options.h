@@ -11,6 +11,7 @@
 
 #include "framework/distributed/collective_request.h"
 #include "framework/distributed/link_model.h"
+#include "framework/runtime/cpu_kernels.h"
 
 namespace moegrad {
 
@@ -33,6 +34,9 @@ inline constexpr std::chrono::milliseconds kProgramExitsAfter{60'000};
 struct LaunchOptions {
   /// Compute threads of each rank, its own included.
   int threads_per_rank = 1;
+  /// What the products of each rank are computed with, by default fastest_cpu_kernels(). ValueError
+  /// unless available.
+  std::optional<CpuKernels> kernels = {};
   /// A collective fails on every rank if not all ranks have joined it after this time, or if a rank
   /// has not executed it this time after all have joined. The delays of `jitter`, the time of
   /// `link` and the time that ProcessGroup::excuse() excuses are added. Time counts only while the

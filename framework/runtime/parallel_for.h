@@ -22,12 +22,17 @@ void parallel_for(std::int64_t n, std::int64_t grain, const Body& body) {
     const auto end = (i + 1) * grain;
     body(i * grain, end < n ? end : n);
   };
-  auto& pool = RankContext::current().pool();
-  if (pieces <= 1 || pool.threads() == 1) {
+  auto& rank = RankContext::current();
+  if (pieces <= 1 || rank.pool().threads() == 1) {
     for (std::int64_t i = 0; i < pieces; ++i) piece(i);
     return;
   }
-  pool.run(pieces, std::cref(piece));  // by reference, so that std::function allocates nothing
+  const auto on_any_thread = [&](std::int64_t i) {
+    const ThreadValueGuard<&ThreadState::kernels> guard(rank.kernels());
+    piece(i);
+  };
+  // By reference, so that std::function allocates nothing.
+  rank.pool().run(pieces, std::cref(on_any_thread));
 }
 
 }  // namespace moegrad

@@ -20,6 +20,7 @@ RankContext::RankContext() : RankContext(Options{}) {}
 
 RankContext::RankContext(Options options)
     : options_(std::move(options)),
+      kernels_(options_.kernels.value_or(fastest_cpu_kernels())),
       arena_(std::make_shared<Arena>()),
       pool_(std::make_unique<ThreadPool>(options_.threads)),
       log_level_(options_.log_level),
@@ -43,9 +44,19 @@ RankContext& RankContext::current() {
   return *rank;
 }
 
+CpuKernels RankContext::current_kernels() {
+  const auto& of_pool = ThreadState::current().kernels;
+  return of_pool ? *of_pool : current().kernels();
+}
+
 void RankContext::set_threads(int threads) {
   pool_ = std::make_unique<ThreadPool>(threads);
   options_.threads = threads;
+}
+
+void RankContext::set_kernels(CpuKernels kernels) {
+  check_available(kernels);
+  kernels_ = kernels;
 }
 
 }  // namespace moegrad

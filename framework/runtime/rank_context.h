@@ -3,8 +3,10 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 
 #include "framework/runtime/counters.h"
+#include "framework/runtime/cpu_kernels.h"
 #include "framework/runtime/log.h"
 #include "framework/runtime/span.h"
 #include "framework/runtime/thread_pool.h"
@@ -27,6 +29,7 @@ class RankContext {
     int rank = 0;
     int world_size = 1;
     int threads = 1;  // compute threads of this rank, the calling one included
+    std::optional<CpuKernels> kernels = std::nullopt;  // by default the fastest
     std::shared_ptr<ProcessGroup> group = nullptr;
     std::shared_ptr<const void> launch = nullptr;
     LogLevel log_level = LogLevel::kInfo;
@@ -51,6 +54,12 @@ class RankContext {
   ThreadPool& pool() { return *pool_; }
   /// Replaces the pool; call between steps, from the compute thread.
   void set_threads(int threads);
+  /// The kernels of the rank that the calling thread computes for, also on a thread of its pool.
+  static CpuKernels current_kernels();
+  /// What products are computed with; no bit depends on it.
+  CpuKernels kernels() const { return kernels_; }
+  /// Replaces them; call between steps, from the compute thread. ValueError unless available.
+  void set_kernels(CpuKernels kernels);
   Counters& counters() { return *counters_; }
   /// For what may outlive the rank, such as a tensor that is being filled.
   const std::shared_ptr<Counters>& shared_counters() const { return counters_; }
@@ -69,6 +78,7 @@ class RankContext {
 
  private:
   Options options_;
+  CpuKernels kernels_;
   std::shared_ptr<Arena> arena_;  // shared: a tensor may outlive its rank
   std::unique_ptr<ThreadPool> pool_;
   std::shared_ptr<Counters> counters_ = std::make_shared<Counters>();

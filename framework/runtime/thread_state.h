@@ -4,9 +4,11 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
+#include "framework/runtime/cpu_kernels.h"
 #include "framework/runtime/memory_tag.h"
 
 namespace moegrad {
@@ -50,6 +52,7 @@ struct ThreadState {
   static ThreadState capture();
 
   RankContext* rank = nullptr;
+  std::optional<CpuKernels> kernels = {};  // of the rank, on a thread of its pool
   bool grad_mode = true;
   bool meta_mode = false;
   bool anomaly_detection = false;

@@ -11,11 +11,11 @@ void run_narrow_chains(volatile float* memory, std::int64_t steps) {
 }
 
 void run_fma_chains(volatile float* memory, std::int64_t steps) {
-  has_avx512() ? run_avx512_chains(memory, steps) : run_narrow_chains(memory, steps);
+  uses_avx512() ? run_avx512_chains(memory, steps) : run_narrow_chains(memory, steps);
 }
 
 double fma_chain_flops(std::int64_t steps) {
-  return 2.0 * kChains * (has_avx512() ? 16 : 8) * static_cast<double>(steps);
+  return 2.0 * kChains * (uses_avx512() ? 16 : 8) * static_cast<double>(steps);
 }
 
 }  // namespace moegrad::kernels

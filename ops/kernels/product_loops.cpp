@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/kernels/product_loops.h"
 
+#include "framework/runtime/rank_context.h"
 #include "ops/kernels/product_loops_avx512.h"
 #include "ops/kernels/product_loops_of.h"
 
@@ -11,13 +12,7 @@ const ProductLoops<T>& narrow_product_loops() {
   return kProductLoops<T, Vec<T>>;
 }
 
-bool has_avx512() {
-#if !defined(__x86_64__)
-  return false;
-#else
-  return __builtin_cpu_supports("avx512f") != 0 && avx512_product_loops() != nullptr;
-#endif
-}
+bool uses_avx512() { return RankContext::current_kernels() != CpuKernels::kNarrow; }
 
 template <>
 const ProductLoops<double>& product_loops<double>() {
@@ -26,7 +21,7 @@ const ProductLoops<double>& product_loops<double>() {
 
 template <>
 const ProductLoops<float>& product_loops<float>() {
-  return has_avx512() ? *avx512_product_loops() : narrow_product_loops<float>();
+  return uses_avx512() ? *avx512_product_loops() : narrow_product_loops<float>();
 }
 
 template const ProductLoops<float>& narrow_product_loops<float>();

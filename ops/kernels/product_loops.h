@@ -30,10 +30,10 @@ struct ProductLoops {
 template <class T>
 const ProductLoops<T>& narrow_product_loops();
 
-/// Whether the build has loops for AVX-512 (product_loops_avx512.h) and this CPU can run them.
-bool has_avx512();
+/// Whether the rank's kernels have vectors of 64 bytes of floats.
+bool uses_avx512();
 
-/// The widest loops that this CPU can run.
+/// The loops of the rank's kernels (RankContext::kernels()).
 template <class T>
 const ProductLoops<T>& product_loops();
 

@@ -23,6 +23,11 @@ namespace moegrad::kernels {
 ///     store_half<h>(p)   p[0 : 4] = half h
 ///     store_pair<i>(p)   p[0 : 2] = elements 2 i and 2 i + 1
 ///
+/// what products of bfloat16 need, whose words are pairs of them:
+///
+///     load_upper(p)      the upper halves of eight words, as floats
+///     load_lower(p)      the lower halves
+///
 /// and what exp() needs: power_of_two(x) = 2^n for x = 1.5 * 2^23 + n, -127 < n < 128.
 template <class T, int kBytes = 32>
 struct Vec;

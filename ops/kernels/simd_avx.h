@@ -19,6 +19,17 @@ struct Vec<float, 32> {
   static Vec zero() { return {_mm256_setzero_ps()}; }
   static Vec broadcast(float x) { return {_mm256_set1_ps(x)}; }
   static Vec load(const float* p) { return {_mm256_loadu_ps(p)}; }
+  static Vec load_upper(const float* p) {
+    alignas(32) static constexpr std::uint32_t kUpper[8] = {0xffff0000U, 0xffff0000U, 0xffff0000U,
+                                                            0xffff0000U, 0xffff0000U, 0xffff0000U,
+                                                            0xffff0000U, 0xffff0000U};
+    auto v = _mm256_loadu_ps(p);
+    asm("vandps %1, %0, %0" : "+x"(v) : "m"(kUpper));  // the mask takes no register
+    return {v};
+  }
+  static Vec load_lower(const float* p) {
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(_mm256_loadu_ps(p)), 16))};
+  }
   void store(float* p) const { _mm256_storeu_ps(p, v); }
   void stream(float* p) const { _mm256_stream_ps(p, v); }
   friend Vec operator+(Vec a, Vec b) { return {_mm256_add_ps(a.v, b.v)}; }
@@ -87,6 +98,13 @@ struct Vec<float, 64> {
   static Vec zero() { return {_mm512_setzero_ps()}; }
   static Vec broadcast(float x) { return {_mm512_set1_ps(x)}; }
   static Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
+  static Vec load_upper(const float* p) {
+    return {_mm512_castsi512_ps(
+        _mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32(static_cast<int>(0xffff0000U))))};
+  }
+  static Vec load_lower(const float* p) {
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16))};
+  }
   void store(float* p) const { _mm512_storeu_ps(p, v); }
   friend Vec operator+(Vec a, Vec b) { return {_mm512_add_ps(a.v, b.v)}; }
 };

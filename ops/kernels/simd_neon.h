@@ -19,6 +19,19 @@ struct Vec<float, 32> {
   static Vec broadcast(float x) { return {vdupq_n_f32(x), vdupq_n_f32(x)}; }
   static Vec zero() { return broadcast(0); }
   static Vec load(const float* p) { return load_halves(p, p + 4); }
+  static Vec load_upper(const float* p) {
+    const auto of_half = [](float32x4_t half) {
+      return vreinterpretq_f32_u32(
+          vandq_u32(vreinterpretq_u32_f32(half), vdupq_n_u32(0xffff0000U)));
+    };
+    return {of_half(vld1q_f32(p)), of_half(vld1q_f32(p + 4))};
+  }
+  static Vec load_lower(const float* p) {
+    const auto of_half = [](float32x4_t half) {
+      return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(half), 16));
+    };
+    return {of_half(vld1q_f32(p)), of_half(vld1q_f32(p + 4))};
+  }
   void store(float* p) const {
     vst1q_f32(p, v0);
     vst1q_f32(p + 4, v1);

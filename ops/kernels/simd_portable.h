@@ -28,6 +28,16 @@ struct Vec<T, 32> {
   static Vec load(const T* p) {
     return lanes([&](std::int64_t i) { return p[i]; });
   }
+  static Vec load_upper(const float* p) {
+    return lanes([&](std::int64_t i) {
+      return std::bit_cast<float>(std::bit_cast<std::uint32_t>(p[i]) & 0xffff0000U);
+    });
+  }
+  static Vec load_lower(const float* p) {
+    return lanes([&](std::int64_t i) {
+      return std::bit_cast<float>(std::bit_cast<std::uint32_t>(p[i]) << 16);
+    });
+  }
   void store(T* p) const {
     for (std::int64_t i = 0; i < kLanes; ++i) p[i] = v[i];
   }

@@ -54,6 +54,7 @@ struct Options {
   training::SpeedSizes sizes = {};
   int ranks = 1;
   int threads = 2;  // per rank
+  std::optional<CpuKernels> kernels;  // the fastest by default
   int expert_parallel = 1;
   bool merge_sources = false;
   std::int64_t steps = 5;
@@ -220,6 +221,7 @@ int run(const Options& options) {
   Measured measured;  // on rank 0
   LaunchOptions launch_options;
   launch_options.threads_per_rank = options.threads;
+  launch_options.kernels = options.kernels;
   launch_ranks(
       options.ranks,
       [&](RankContext& context) {
@@ -323,6 +325,7 @@ int parse_and_run(int argc, char** argv) {
        number_option("experts", options.sizes.experts, {1, 1 << 20},
                      "instead of the preset's; as large, and as many of them for each token"),
        world_size_option(options.ranks, 1024), threads_option(options.threads),
+       kernels_option(options.kernels),
        number_option("expert-parallel", options.expert_parallel, {1, 1024},
                      "ranks that have the experts of a layer between them"),
        flag_option("merge-sources", options.merge_sources,

@@ -32,7 +32,7 @@ LISTED = {
         "--validation-sequences --overfit --preset --config --hf-model --dtype "
         "--grouped-matmul-nz-transpose,--grouped_matmul_nz_transpose --layout --expert-weights --aux-loss-coef "
         "--aux-loss-layers --aux-loss-tokens --z-loss-coef --bias-update-rate --world-size --threads-per-rank "
-        "--replicas --context-parallel --tensor-parallel --pipeline-parallel --expert-parallel "
+        "--kernels --replicas --context-parallel --tensor-parallel --pipeline-parallel --expert-parallel "
         "--collective-deadline --linear-only-shard,--linear_only_shard --prefetch --wire-dtype --reduce-dtype "
         "--reshard --recompute-layers --linear-cross-entropy --optimizer --beta1 --beta2 --eps --amsgrad "
         "--momentum --nesterov --alpha --centered --lr-decay --initial-accumulator-value --beta2-decay --min-rms "
@@ -42,7 +42,7 @@ LISTED = {
         "--prompt --sample-bytes --temperature --log-every --log-level --print-config",
     "training_report": "metrics -o,--output",
 }
-HELP = "-h,--help"
+ALL_HAVE = ["-h,--help", "--version"]
 
 
 def sections(text):
@@ -64,7 +64,7 @@ def shown_by(tools, words):
     text = subprocess.run([tools / words[0], *words[1:], "--help"], capture_output=True, text=True,
                           check=True).stdout
     found = sections(text)
-    shown = {" ".join(words): [name for names in found.values() for name in names if name != HELP]}
+    shown = {" ".join(words): [name for names in found.values() for name in names if name not in ALL_HAVE]}
     for command in found["Subcommands"]:
         shown.update(shown_by(tools, [*words, command]))
     return shown
@@ -87,7 +87,7 @@ def self_test():
     text = "What it does.\nUsage: a [OPTIONS] b\n\nPositionals:\n  b INPUT REQUIRED\n\nOptions:\n" \
            "  -h,--help                   Print this\n  -c,--cc INT:[0 - 1]=1       of\n" \
            "                              d\n  --e                         f\n\nExit code: 0.\n"
-    assert sections(text) == {"Positionals": ["b"], "Options": [HELP, "-c,--cc", "--e"], "Subcommands": []}
+    assert sections(text) == {"Positionals": ["b"], "Options": ["-h,--help", "-c,--cc", "--e"], "Subcommands": []}
     for now, count in [("b --c --d", 0), ("b --c", 1), ("b --c --d --e", 1), ("b --c --e", 2), ("b --d --c", 1),
                        ("b --c,-c --d", 2)]:
         found = list(problems({"a": "b --c --d"}, {"a": now.split()}))

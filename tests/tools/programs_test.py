@@ -80,6 +80,16 @@ SAME_LOSSES = [["--tensorboard", "board"], ["--profile-steps", "1:3"], ["--world
                ["--prefetch", 0], ["--validation-interval", 1]]
 for arguments in SAME_LOSSES[:5] if brief else SAME_LOSSES:
     assert losses(*arguments) == base, arguments
+# So do all kernels that the CPU has; a metrics file names those of its run.
+version, _ = run("train", "--version")
+kernels, fastest = re.fullmatch(r"moegrad [\d.]+\nkernels: ([\w, ]+); default: (\w+)\n", version).groups()
+assert fastest in kernels.split(", "), version
+for name in [None, *kernels.split(", ")][3 * brief:]:
+    assert losses(*(["--kernels", name] if name else [])) == base, name
+    header = json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])["run"]
+    assert header["kernels"] == (name or fastest), header
+_, err = run("train", *SHORT, "--kernels", "sse2", exit_code=2)
+assert "--kernels: must be " in err and "got 'sse2'" in err and all(name in err for name in kernels.split(", ")), err
 # Ranks that do not divide the micro-batches, and more ranks than there are: another order of sums.
 for ranks in [7] if brief else [3, 7]:
     assert all(abs(a - b) < 1e-4 for step, expected in zip(losses("--world-size", ranks), base)

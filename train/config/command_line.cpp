@@ -8,6 +8,7 @@
 #include <sstream>
 #include <variant>
 
+#include "framework/runtime/cpu_kernels.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/utf8.h"
 #include "train/config/toml_options.h"
@@ -159,6 +160,9 @@ void CommandLine::add_command(std::string name, std::string description,
 std::optional<int> CommandLine::parse(int argc, const char* const* argv) {
   CLI::App app(description_);
   app.footer(footer_);
+  app.set_version_flag("--version",
+                       "moegrad " MOEGRAD_VERSION "\nkernels: " + names_of_cpu_kernels() +
+                           "; default: " + std::string(to_string(fastest_cpu_kernels())));
   std::string file;
   if (option_file_) {
     app.add_option("--" + option_file_->first, file, option_file_->second)->type_name("INPUT");

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/config/common_options.h"
 
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "framework/runtime/error.h"
 #include "framework/runtime/mpi_environment.h"
@@ -37,6 +39,21 @@ void check_one_process() {
 
 Option threads_option(int& value) {
   return number_option("threads-per-rank", value, {1, kMostThreads}, "compute threads of each rank")
+      .at_resume_of(AtResume::kRanks);
+}
+
+Option kernels_option(std::optional<CpuKernels>& value) {
+  static const auto kChoices = [] {
+    std::vector<std::pair<std::string_view, std::optional<CpuKernels>>> choices;
+    for (const auto kernels : available_cpu_kernels()) {
+      choices.emplace_back(to_string(kernels), kernels);
+    }
+    return choices;
+  }();
+  return choice_option<std::optional<CpuKernels>>(
+             "kernels", value, kChoices,
+             "instructions of products, of those that this CPU has; all give the same "
+             "bits; default: the fastest")
       .at_resume_of(AtResume::kRanks);
 }
 

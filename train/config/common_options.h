@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
+#include "framework/runtime/cpu_kernels.h"
 #include "train/config/option.h"
 
 namespace moegrad::training {
@@ -18,6 +20,8 @@ Option thread_ranks_option(int& value, int most);
 void check_one_process();
 /// --threads-per-rank
 Option threads_option(int& value);
+/// --kernels
+Option kernels_option(std::optional<CpuKernels>& value);
 /// --micro-batches
 Option micro_batches_option(std::int64_t& value, std::string description);
 /// --batch

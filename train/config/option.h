@@ -29,7 +29,7 @@ using OptionValue = std::variant<std::monostate, bool, std::int64_t, double, std
 /// Whether an option may change when a run is resumed, and why.
 enum class AtResume : std::uint8_t {
   kCompared,  // it must be the same
-  kRanks,     // it says how many ranks and threads there are
+  kRanks,     // it says how many ranks and threads there are, and on what
   kLimits,    // it says when a run gives up; what it does until then is the same
   kMemory,    // it says what a rank keeps, for how long, and in which layout: the same bits
   kOutput,    // it says what a run shows and keeps of itself

@@ -8,6 +8,7 @@
 
 #include "framework/distributed/parallel_dims.h"
 #include "framework/runtime/log.h"
+#include "framework/runtime/cpu_kernels.h"
 #include "framework/tensor/dtype.h"
 #include "framework/tensor/layout.h"
 #include "fsdp/policy.h"
@@ -60,6 +61,7 @@ struct TrainConfig {
   struct Parallel {
     int world_size = 2;
     int threads_per_rank = 1;
+    std::optional<CpuKernels> kernels;  // the fastest by default
     // The ways to divide a model: ParallelDims, whose dp_shard is what these leave of the ranks.
     int replicas = 1;          // copies of the sharded model
     int context_parallel = 1;  // nothing implements these three yet: 1

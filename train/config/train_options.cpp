@@ -165,10 +165,12 @@ void add_balance_options(std::vector<Option>& all, Balance& balance) {
 }
 
 void add_parallel_options(std::vector<Option>& all, TrainConfig::Parallel& parallel) {
-  auto& [world_size, threads, replicas, context_parallel, tensor_parallel, pipeline_parallel,
-         expert_parallel, deadline, linear_only, prefetch, wire, reduce] = parallel;
+  auto& [world_size, threads, kernels, replicas, context_parallel, tensor_parallel,
+         pipeline_parallel, expert_parallel, deadline, linear_only, prefetch, wire, reduce] =
+      parallel;
   all.push_back(world_size_option(world_size));
   all.push_back(threads_option(threads));
+  all.push_back(kernels_option(kernels));
   const auto add_axis = [&all](const std::string& name, int& ranks, const std::string& help) {
     all.push_back(number_option(name, ranks, {1, 1 << 20}, help).at_resume_of(AtResume::kRanks));
   };

@@ -11,6 +11,7 @@
 #include <span>
 #include <thread>
 
+#include "framework/runtime/cpu_kernels.h"
 #include "framework/runtime/crc32c.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/utf8.h"
@@ -82,16 +83,18 @@ std::string cpu_model(std::istream& cpuinfo) {
 
 RunHeader run_header(const TrainConfig& options, std::string_view unit,
                      const std::map<std::string, std::string>& run) {
-  return {.identity = identity_of(options.optim.schedule, run),
-          .title = title_of(options.model, options.data),
-          .date = now(),
-          .version = MOEGRAD_VERSION,
-          .cpu = cpu(),
-          .command = options.command,
-          .unit = std::string(unit),
-          .steps = options.optim.steps,
-          .validation_interval = options.output.validation_interval,
-          .max_grad_norm = options.optim.max_grad_norm};
+  return {
+      .identity = identity_of(options.optim.schedule, run),
+      .title = title_of(options.model, options.data),
+      .date = now(),
+      .version = MOEGRAD_VERSION,
+      .cpu = cpu(),
+      .kernels = std::string(to_string(options.parallel.kernels.value_or(fastest_cpu_kernels()))),
+      .command = options.command,
+      .unit = std::string(unit),
+      .steps = options.optim.steps,
+      .validation_interval = options.output.validation_interval,
+      .max_grad_norm = options.optim.max_grad_norm};
 }
 
 std::string shell_word(const std::string& word) {

@@ -21,6 +21,7 @@ struct RunHeader {
   std::string date = {};                  // of the start, such as "2026-01-31T09:30:00Z"
   std::string version = {};               // of moegrad
   std::string cpu = {};                   // such as "AMD EPYC 7B13, 2 CPUs"
+  std::string kernels = {};               // of its products, such as "avx2"
   std::vector<std::string> command = {};  // the program and its arguments
   std::string unit = {};                  // losses are in nats per "byte" or per "token"
   std::optional<std::int64_t> steps = {};

@@ -18,6 +18,7 @@ json to_json(const RunHeader& header) {
   add("date", header.date);
   add("version", header.version);
   add("cpu", header.cpu);
+  add("kernels", header.kernels);
   add("command", header.command);
   add("unit", header.unit);
   if (header.steps) object["steps"] = *header.steps;
@@ -36,6 +37,7 @@ RunHeader run_header_of(const JsonNode& object) {
   read("date", header.date, text);
   read("version", header.version, text);
   read("cpu", header.cpu, text);
+  read("kernels", header.kernels, text);
   read("command", header.command,
        [](const JsonNode& words) { return words.list(&JsonNode::text); });
   read("unit", header.unit, text);

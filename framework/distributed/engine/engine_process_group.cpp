@@ -94,6 +94,7 @@ std::exception_ptr run_rank(const std::shared_ptr<Engine>& engine, RankContext::
     options.rank = engine->rank();
     options.world_size = engine->launch().world_size;
     options.threads = engine->options().threads_per_rank;
+    options.kernels = engine->options().kernels;
     options.group = std::make_shared<EngineProcessGroup>(engine, engine->world());
     RankContext context(std::move(options));
     engine->transport().set_arena(context.arena());

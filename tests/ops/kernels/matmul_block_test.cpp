@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "framework/runtime/random.h"
+#include "framework/runtime/rank_context.h"
 #include "framework/tensor/layout.h"
 #include "ops/kernels/matmul_kernel.h"
 #include "ops/kernels/product_loops_avx512.h"
@@ -231,7 +232,7 @@ void compare_blocks_with_definition(const ProductLoops<T>& loops) {
 TEST(MatmulBlock, GivesTheBitsOfTheDefinitionInBlocks) {
   compare_blocks_with_definition(narrow_product_loops<float>());
   compare_blocks_with_definition(kProductLoops<float, PairOfVectors>);
-  if (has_avx512()) compare_blocks_with_definition(product_loops<float>());
+  if (uses_avx512()) compare_blocks_with_definition(product_loops<float>());
 }
 
 TEST(MatmulBlock, GivesTheBitsOfTheDefinition) {
@@ -248,7 +249,7 @@ TEST(MatmulBlock, GivesTheBitsOfTheDefinitionOnPairsOfVectors) {
 
 // Without AVX-512 these are the loops that GivesTheBitsOfTheDefinition has compared.
 TEST(MatmulBlock, GivesTheBitsOfTheDefinitionOnTheWidestVectorsOfTheCpu) {
-  const bool wide = has_avx512();
+  const bool wide = uses_avx512();
   RecordProperty("vector_bytes", wide ? "32 and 64" : "32");
   std::cout << "vector widths run: 32 bytes" << (wide ? ", 64 bytes (AVX-512)" : "")
             << "; sixteen lanes as pairs of 32 bytes\n";
@@ -256,6 +257,16 @@ TEST(MatmulBlock, GivesTheBitsOfTheDefinitionOnTheWidestVectorsOfTheCpu) {
             wide ? avx512_product_loops() : &narrow_product_loops<float>());
   EXPECT_EQ(&product_loops<double>(), &narrow_product_loops<double>());
   if (wide) compare_with_definition(product_loops<float>());
+}
+
+TEST(ProductLoops, AreThoseOfTheRanksKernels) {
+  for (const auto kernels : available_cpu_kernels()) {
+    RankContext context({.kernels = kernels});
+    const RankContextGuard guard(context);
+    const bool narrow = kernels == CpuKernels::kNarrow;
+    EXPECT_EQ(&product_loops<float>(),
+              narrow ? &narrow_product_loops<float>() : avx512_product_loops());
+  }
 }
 
 }  // namespace

@@ -94,7 +94,9 @@ Names names_in_help() {
     std::ranges::replace(name, '-', '_');
     names.insert(name);
   }
-  for (const auto* about : {"config_file", "print_config"}) EXPECT_EQ(names.erase(about), 1U);
+  for (const auto* about : {"config_file", "print_config", "version"}) {
+    EXPECT_EQ(names.erase(about), 1U);
+  }
   return names;
 }
 
@@ -119,6 +121,7 @@ const std::vector<Words> kOtherValues = {{"--text", "a"},
                                          {"--dry-run"},
                                          {"--world-size", "4"},
                                          {"--threads-per-rank", "2"},
+                                         {"--kernels", std::string(to_string(CpuKernels::kNarrow))},
                                          {"--replicas", "2"},
                                          {"--context-parallel", "2"},
                                          {"--tensor-parallel", "2"},
