@@ -39,7 +39,8 @@ double fma_peak(int threads, double seconds) {
   });
   std::vector<std::jthread> team;
   for (int i = 0; i < threads; ++i) {
-    team.emplace_back([&] {
+    team.emplace_back([&, state = ThreadState::capture()] {
+      const ThreadStateGuard guard(state);
       volatile float memory = 0.5F;
       round.arrive_and_wait();
       for (std::size_t j = 0; j < runs; ++j) {
