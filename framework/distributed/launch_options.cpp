@@ -31,7 +31,7 @@ void check_launch_options(std::string_view launch, const LaunchOptions& options)
                     ": jitter must be in [0, 24 h], got ", jitter.count(), " ns");
   check<ValueError>(1 <= options.threads_per_rank, launch,
                     ": threads_per_rank must be at least 1, got ", options.threads_per_rank);
-  if (options.kernels) check_available(*options.kernels);
+  if (options.kernels) check_available(launch, *options.kernels);
   const auto check_rate = [&](std::string_view what, auto latency, double bytes_per_second) {
     check<ValueError>(latency.count() >= 0 && latency <= kDay, launch, ": the latency of ", what,
                       " must be in [0, 24 h], got ", latency.count(), " ns");

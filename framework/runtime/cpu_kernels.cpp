@@ -94,12 +94,6 @@ bool bf16_is_faster() { return false; }
 
 #endif
 
-CpuKernels choose() {
-  const auto& kernels = available_cpu_kernels();
-  if (kernels.back() == CpuKernels::kAvx512Bf16 && !bf16_is_faster()) return CpuKernels::kAvx512;
-  return kernels.back();
-}
-
 }  // namespace
 
 std::string_view to_string(CpuKernels kernels) {
@@ -135,14 +129,20 @@ std::string names_of_cpu_kernels() {
   return names;
 }
 
+CpuKernels fastest_of(const std::vector<CpuKernels>& kernels) {
+  if (kernels.back() == CpuKernels::kAvx512Bf16 && !bf16_is_faster()) return CpuKernels::kAvx512;
+  return kernels.back();
+}
+
 CpuKernels fastest_cpu_kernels() {
-  static const auto kFastest = choose();
+  static const auto kFastest = fastest_of(available_cpu_kernels());
   return kFastest;
 }
 
-void check_available(CpuKernels kernels) {
-  check<ValueError>(std::ranges::count(available_cpu_kernels(), kernels) == 1, "kernels ", kernels,
-                    " must be among those that this CPU can run, ", names_of_cpu_kernels());
+void check_available(std::string_view op, CpuKernels kernels) {
+  check<ValueError>(std::ranges::count(available_cpu_kernels(), kernels) == 1, op,
+                    ": kernels must be among those that this CPU can run, ", names_of_cpu_kernels(),
+                    ", got ", kernels);
 }
 
 }  // namespace moegrad

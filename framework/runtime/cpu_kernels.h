@@ -29,11 +29,14 @@ const std::vector<CpuKernels>& available_cpu_kernels();
 /// "avx2, avx512, amx", the names of available_cpu_kernels().
 std::string names_of_cpu_kernels();
 
-/// The fastest of them. VDPBF16PS is, where a measurement at the first call says so: on some CPUs
-/// it takes four times as long as a multiply-add, which does half as much.
+/// The fastest of `kernels`, which are available and in that order. VDPBF16PS is where a
+/// measurement says so: on some CPUs it takes four times as long as a multiply-add, which does half
+/// as much.
+CpuKernels fastest_of(const std::vector<CpuKernels>& kernels);
+/// The fastest of all that are available, decided at the first call.
 CpuKernels fastest_cpu_kernels();
 
-/// ValueError unless they are available; it names those that are.
-void check_available(CpuKernels kernels);
+/// ValueError of `op` unless they are available; it names those that are.
+void check_available(std::string_view op, CpuKernels kernels);
 
 }  // namespace moegrad

@@ -24,7 +24,9 @@ RankContext::RankContext(Options options)
       arena_(std::make_shared<Arena>()),
       pool_(std::make_unique<ThreadPool>(options_.threads)),
       log_level_(options_.log_level),
-      work_(options_.work != nullptr ? options_.work : std::make_shared<WorkTotals>()) {}
+      work_(options_.work != nullptr ? options_.work : std::make_shared<WorkTotals>()) {
+  check_available("RankContext", kernels_);
+}
 
 RankContext::~RankContext() = default;
 
@@ -55,7 +57,7 @@ void RankContext::set_threads(int threads) {
 }
 
 void RankContext::set_kernels(CpuKernels kernels) {
-  check_available(kernels);
+  check_available("set_kernels", kernels);
   kernels_ = kernels;
 }
 

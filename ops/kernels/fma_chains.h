@@ -8,8 +8,8 @@ namespace moegrad::kernels {
 inline constexpr int kChains = 12;  // as in the largest tile: enough to hide the latency of an fma
 
 /// Runs kChains chains of fused multiply-adds for `steps` steps, in registers alone, on the
-/// vectors of the rank's kernels. No other float32 code of a core has more FLOP/s. Operands are read from
-/// *memory and a result is written there, so that the compiler keeps the loop.
+/// vectors of the rank's kernels. No other float32 code of a core has more FLOP/s. Operands are
+/// read from *memory and a result is written there, so that the compiler keeps the loop.
 void run_fma_chains(volatile float* memory, std::int64_t steps);
 /// The FLOPs of run_fma_chains(memory, steps): two per multiply-add of an element.
 double fma_chain_flops(std::int64_t steps);

@@ -53,7 +53,7 @@ struct Options {
   std::string preset = "main";
   training::SpeedSizes sizes = {};
   int ranks = 1;
-  int threads = 2;  // per rank
+  int threads = 2;                    // per rank
   std::optional<CpuKernels> kernels;  // the fastest by default
   int expert_parallel = 1;
   bool merge_sources = false;

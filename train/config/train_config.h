@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "framework/distributed/parallel_dims.h"
-#include "framework/runtime/log.h"
 #include "framework/runtime/cpu_kernels.h"
+#include "framework/runtime/log.h"
 #include "framework/tensor/dtype.h"
 #include "framework/tensor/layout.h"
 #include "fsdp/policy.h"
