@@ -15,6 +15,7 @@ namespace {
 class Contiguous final : public Function {
  public:
   std::string_view name() const override { return "contiguous"; }
+  bool takes_wide_gradients() const override { return true; }
 
   Tensor forward(const Tensor& a) {
     auto& counters = RankContext::current().counters();
@@ -30,6 +31,7 @@ class Contiguous final : public Function {
 class Clone final : public Function {
  public:
   std::string_view name() const override { return "clone"; }
+  bool takes_wide_gradients() const override { return true; }
   bool reads_nz(std::size_t /*i*/) const override { return true; }
 
   Tensor forward(const Tensor& a) { return moegrad::clone(a); }
@@ -41,14 +43,17 @@ class Clone final : public Function {
 class Cast final : public Function {
  public:
   std::string_view name() const override { return "cast"; }
+  bool takes_wide_gradients() const override { return true; }
 
   Tensor forward(const Tensor& a, Dtype dtype) {
     dtype_ = a.dtype();
     return to_dtype(a, dtype);
   }
 
+  // In float32 for a bfloat16 input: the engine rounds the whole sum.
   TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
-    return {to_dtype(grads[0], dtype_)};
+    const auto dtype = gradient_dtype(dtype_);
+    return {grads[0].dtype() == dtype ? grads[0] : to_dtype(grads[0], dtype)};
   }
 
  private:

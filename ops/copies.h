@@ -11,8 +11,8 @@ namespace moegrad::ops {
 Tensor contiguous(const Tensor& a);
 /// A copy with its own storage, of any dtype, contiguous, or of the same FRACTAL_NZ blocks.
 Tensor clone(const Tensor& a);
-/// The same numbers in another dtype; masks become 0 and 1, and what is not 0 becomes true. Only
-/// from float32 or float64 to one of these it has a gradient.
+/// The same numbers in another dtype; masks become 0 and 1, and what is not 0 becomes true. It has
+/// a gradient between reals, which is not rounded: that of a float32 weight is float32.
 Tensor cast(const Tensor& a, Dtype dtype);
 
 }  // namespace moegrad::ops

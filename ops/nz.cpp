@@ -23,7 +23,7 @@ void write_blocks(const Source* source, std::int64_t ld, Tensor& out) {
   kernels::nz_zero_padding(blocks, to);
   auto& counters = RankContext::current().counters();
   ++counters.nz_conversions;
-  counters.converted_bytes += blocks.numel() * size_of(out.dtype());
+  counters.converted_bytes += blocks.numel(out.dtype()) * size_of(out.dtype());
 }
 
 }  // namespace

@@ -26,6 +26,7 @@ Tensor with_shape(const Tensor& x, const Shape& shape) {
 class View final : public Function {
  public:
   std::string_view name() const override { return "view"; }
+  bool takes_wide_gradients() const override { return true; }
   bool reads_nz(std::size_t /*i*/) const override { return true; }
 
   Tensor forward(const Tensor& a, const Shape& shape, const Shape& strides) {
@@ -48,6 +49,7 @@ class Permute final : public Function {
   explicit Permute(std::vector<std::int64_t> dims) : dims_(std::move(dims)) {}
 
   std::string_view name() const override { return "permute"; }
+  bool takes_wide_gradients() const override { return true; }
 
   Tensor forward(const Tensor& a) {
     Shape shape = a.shape(), strides = a.strides();
@@ -75,6 +77,7 @@ class Permute final : public Function {
 class Expand final : public Function {
  public:
   std::string_view name() const override { return "expand"; }
+  bool takes_wide_gradients() const override { return true; }
 
   Tensor forward(const Tensor& a, const Shape& shape) {
     shape_ = a.shape();
@@ -82,7 +85,8 @@ class Expand final : public Function {
   }
 
   TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
-    return {sum_to_shape(contiguous(grads[0]), shape_)};
+    const Tensor grad = contiguous(grads[0]);
+    return {sum_to_shape(cast(grad, gradient_dtype(grad.dtype())), shape_)};
   }
 
  private:

@@ -48,6 +48,7 @@ class Checkpoint final : public Function {
 
   std::string_view name() const override { return "checkpoint"; }
   bool reads_nz(std::size_t /*i*/) const override { return true; }
+  bool takes_wide_gradients() const override { return true; }
   bool recomputes() const override { return true; }
   const TensorList& captured() const override { return captured_; }
   MicroBatchPart last_micro_batch() const override { return last_micro_batch_; }

@@ -127,7 +127,7 @@ void Function::mark_output(Tensor& output) {
   check(output.defined(), name(), ": forward must return defined tensors");
   auto& impl = *output.impl();
   outputs_.push_back({impl.shape, impl.dtype});
-  if (!is_floating(impl.dtype)) return;
+  if (!holds_reals(impl.dtype)) return;
   impl.requires_grad = true;
   impl.grad_fn = shared_from_this();
   impl.output_index = outputs_.size() - 1;

@@ -26,6 +26,12 @@
 // the new values and silently give wrong gradients; a SavedTensor throws. gradcheck (gradcheck.h)
 // finds such a Function: kEditNotNoticed.
 //
+// Note [bfloat16 on the tape]
+// A bfloat16 tensor may be the result of a Function or a leaf. Its gradient may be given in
+// bfloat16 or in float32. The gradients of a result are added in float32 and rounded once, to
+// bfloat16, before they reach the Function that made it. The gradient of a leaf is float32 and
+// never rounded, and so is that of the float32 tensor behind ops::cast: the gradients of weights.
+//
 // Constants, such as an eps, are arguments of apply() after the tensors, which forward takes as
 // they are, or of the constructor: apply<Scale>(made_with(2.0), x). A tensor that gets a gradient
 // must be an argument of apply() itself: a struct with a Tensor in it does not compile, and
@@ -110,8 +116,8 @@ class Function : public std::enable_shared_from_this<Function> {
   /// Runs function->forward(inputs...) with the tape off. If an input requires a gradient and the
   /// tape is on, puts the function on the tape, once. Arguments of type Tensor and TensorList are
   /// the tensor inputs; an undefined Tensor is an absent input. Other arguments are passed as they
-  /// are. forward returns a Tensor, a TensorList or a std::array<Tensor, N>; int64 outputs carry no
-  /// gradient.
+  /// are. forward returns a Tensor, a TensorList or a std::array<Tensor, N>; int64 and bool outputs
+  /// carry no gradient.
   ///
   /// Error for more than kMaxInputs tensor inputs, for an input that is this rank's shard of a
   /// parameter (the sharded module was not called: Note [Shards are no operands]), and for an
@@ -127,7 +133,8 @@ class Function : public std::enable_shared_from_this<Function> {
   /// that it has sent through an InputGradientSink (engine.h). The gradient of an output that
   /// nothing used arrives as zeros. May be called twice with disjoint masks.
   ///
-  /// Gradients have the shape and dtype of their outputs, but need not be contiguous: the next op
+  /// Gradients have the shape and dtype of their outputs (that of a bfloat16 input may be float32:
+  /// Note [bfloat16 on the tape]), but need not be contiguous: the next op
   /// may return a strided gradient, and so may the caller of backward(). data<T>() refuses such a
   /// view; ops::contiguous(grads[i]), or clone(grads[i]) without ops, gives a tensor that it can
   /// read. backward may return strided tensors, too. It must not write into `grads`: others read
@@ -136,6 +143,9 @@ class Function : public std::enable_shared_from_this<Function> {
 
   /// Whether tensor input i may be FRACTAL_NZ; apply() refuses it otherwise.
   virtual bool reads_nz(std::size_t /*i*/) const { return false; }
+  /// Whether gradients of bfloat16 outputs may arrive in float32, as they have been added. For one
+  /// that only passes them on.
+  virtual bool takes_wide_gradients() const { return false; }
   /// Whether backward runs an inner backward over what it recomputes. Such a Function is recorded
   /// even if no input requires a gradient, since it may reach leaves that are not its inputs.
   /// Gradients of unused outputs arrive undefined.

@@ -17,7 +17,11 @@ void accumulate(Tensor& sum, Tensor grad) {
     sum = std::move(grad);
     return;
   }
-  if (!owns_its_bytes(sum)) sum = clone(sum);
+  if (sum.dtype() == Dtype::kBFloat16) {
+    sum = to_dtype(sum, Dtype::kFloat32);
+  } else if (!owns_its_bytes(sum)) {
+    sum = clone(sum);
+  }
   if (!grad.is_contiguous()) grad = clone(grad);
   add_(sum, grad);
 }
@@ -265,6 +269,7 @@ void GraphTask::add(const Edge& edge, Tensor grad, const GradientPlace& place) {
 
 void GraphTask::add_to_leaf(const Tensor& leaf, Tensor grad, GradientPlace place) {
   if (!leaf.requires_grad()) return;  // it has been frozen since forward
+  if (grad.dtype() == Dtype::kBFloat16) grad = to_dtype(grad, Dtype::kFloat32);
   if (!root_.late_) compute_waiting_for(leaf);
   place.last_use = place.last_use && edges_to_come(leaf) <= 1;
   auto& pending = task_of(leaf).pending(leaf);
@@ -396,9 +401,13 @@ TensorList GraphTask::complete_gradients(const Function& function) {
   for (std::size_t i = 0; i < grads.size(); ++i) {
     const auto& output = function.outputs()[i];
     if (!grads[i].defined()) {
-      if (!is_floating(output.dtype) || function.recomputes()) continue;
+      if (!holds_reals(output.dtype) || function.recomputes()) continue;
       grads[i] = Tensor::zeros(output.shape, output.dtype);
     } else {
+      if (output.dtype == Dtype::kBFloat16 && !function.takes_wide_gradients() &&
+          grads[i].dtype() != output.dtype) {
+        grads[i] = to_dtype(grads[i], output.dtype);
+      }
       grads[i] = function.run_output_hooks(i, std::move(grads[i]));
       check_gradient(grads[i], output.shape, output.dtype, function.name(),
                      ": a hook's gradient of output ", i);

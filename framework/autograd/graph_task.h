@@ -21,13 +21,15 @@
 
 namespace moegrad {
 
-// `subject` names the gradient, as in "matmul: gradient of input 1".
+// `dtype` is that of the tensor. `subject` names the gradient, as in "matmul: gradient of input 1".
 template <class... Subject>
 void check_gradient(const Tensor& grad, const Shape& shape, Dtype dtype,
                     const Subject&... subject) {
   check<GradientShapeError>(grad.shape() == shape, subject..., " must be ", shape, ", got ",
                             grad.shape());
-  check<GradientDtypeError>(grad.dtype() == dtype, subject..., " must be ", dtype, ", got ",
+  const bool bf16 = dtype == Dtype::kBFloat16;
+  check<GradientDtypeError>(grad.dtype() == dtype || (bf16 && grad.dtype() == Dtype::kFloat32),
+                            subject..., " must be ", dtype, bf16 ? " or float32, got " : ", got ",
                             grad.dtype());
 }
 

@@ -122,8 +122,8 @@ std::vector<TensorList> GradientArrivals::complete(const Tensor& leaf) {
     for (auto& sum : micro_batches) {
       if (!sum.defined()) continue;
       sum = leaf.impl()->leaf_state().hooks.replace(std::move(sum));
-      check_gradient(sum, leaf.shape(), leaf.dtype(), "backward: a hook's gradient of leaf '",
-                     leaf.storage().name(), "'");
+      check_gradient(sum, leaf.shape(), gradient_dtype(leaf.dtype()),
+                     "backward: a hook's gradient of leaf '", leaf.storage().name(), "'");
     }
   }
   return sums;

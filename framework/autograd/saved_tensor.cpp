@@ -10,7 +10,7 @@ namespace {
 
 std::int64_t bytes_of(const Tensor& tensor) {
   const bool nz = tensor.layout() == Layout::kNZ;
-  return (nz ? tensor.nz_blocks().numel() : tensor.numel()) * size_of(tensor.dtype());
+  return (nz ? tensor.nz_blocks().numel(tensor.dtype()) : tensor.numel()) * size_of(tensor.dtype());
 }
 
 }  // namespace

@@ -22,6 +22,7 @@ class Slice final : public Function {
   Slice(std::string_view name, const SliceRange& range) : name_(name), range_(range) {}
 
   std::string_view name() const override { return name_; }
+  bool takes_wide_gradients() const override { return true; }
 
   Tensor forward(const Tensor& a) {
     const auto& [dim, begin, length, step, removes_dim] = range_;

@@ -52,8 +52,11 @@ class Elements {
     if (tensor_.layout() == Layout::kNZ) {
       const auto& blocks = tensor_.nz_blocks();
       const auto matrix = blocks.k * blocks.n;
-      return tensor_.offset() + flat / matrix * nz_numel(blocks.k, blocks.n) +
-             nz_offset(flat % matrix / blocks.n, flat % blocks.n, blocks.k);
+      const auto k = flat % matrix / blocks.n, n = flat % blocks.n;
+      return tensor_.offset() + flat / matrix * nz_numel(blocks.k, blocks.n, tensor_.dtype()) +
+             (tensor_.dtype() == Dtype::kBFloat16
+                  ? nz_offset(k, n, blocks, tensor_.storage().nz_pairs())
+                  : nz_offset(k, n, blocks.k));
     }
     auto offset = tensor_.offset();
     for (std::int64_t i = tensor_.ndim() - 1; i >= 0; --i) {

@@ -11,8 +11,8 @@
 
 namespace moegrad {
 
-/// Element types. Arithmetic is float32 or float64; bfloat16 is a storage and communication type
-/// (widened before use), int64 holds indices, bool masks.
+/// Element types. Arithmetic is float32 or float64, and some ops take bfloat16 (Note [bfloat16 on
+/// the tape]); int64 holds indices, bool masks.
 enum class Dtype : std::uint8_t { kFloat32, kFloat64, kBFloat16, kInt64, kBool };
 
 /// The upper half of a float32. Conversion rounds to nearest, ties to even; NaN stays NaN.
@@ -98,13 +98,18 @@ constexpr std::string_view to_string(Dtype dtype) {
 
 inline std::ostream& operator<<(std::ostream& out, Dtype dtype) { return out << to_string(dtype); }
 
-/// True for the types that arithmetic is done in.
+/// True for float32 and float64.
 constexpr bool is_floating(Dtype dtype) {
   return dtype == Dtype::kFloat32 || dtype == Dtype::kFloat64;
 }
 
 /// True for these and bfloat16.
 constexpr bool holds_reals(Dtype dtype) { return is_floating(dtype) || dtype == Dtype::kBFloat16; }
+
+/// The dtype of the gradient of a leaf: float32 for bfloat16.
+constexpr Dtype gradient_dtype(Dtype leaf) {
+  return leaf == Dtype::kBFloat16 ? Dtype::kFloat32 : leaf;
+}
 
 /// Calls `body.operator()<T>()` with T = float or double.
 template <class Body>

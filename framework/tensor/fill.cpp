@@ -160,15 +160,18 @@ void fill_(Tensor& tensor, double value) {
 void add_(Tensor& target, const Tensor& source) {
   check<ShapeError>(target.shape() == source.shape(), "add_: shapes must agree, got ",
                     target.shape(), " and ", source.shape());
-  check<DtypeError>(target.dtype() == source.dtype(), "add_: dtypes must agree, got ",
+  const bool widens = target.dtype() == Dtype::kFloat32 && source.dtype() == Dtype::kBFloat16;
+  check<DtypeError>(widens || target.dtype() == source.dtype(), "add_: dtypes must agree, got ",
                     target.dtype(), " and ", source.dtype());
   check_off_tape("add_", source, "the source");
   check_target("add_", target, "the target");
-  dispatch_floating(target.dtype(), [&]<class T>() {
+  const auto add = [&]<class T, class Source>() {
     auto out = target.mutable_data<T>();
-    const auto in = source.data<T>();
-    for (std::size_t i = 0; i < out.size(); ++i) out[i] += in[i];
-  });
+    const auto in = source.data<Source>();
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] += convert<T>(in[i]);
+  };
+  if (widens) return add.operator()<float, BFloat16>();
+  dispatch_floating(target.dtype(), [&]<class T>() { add.template operator()<T, T>(); });
 }
 
 void copy_(Tensor& target, const Tensor& source) {
@@ -190,6 +193,7 @@ T clone(const T& source) {
   if (source.layout() == Layout::kNZ) {
     Tensor copy = Tensor::empty_nz(source.shape(), source.nz_blocks(), source.dtype());
     std::ranges::copy(source.bytes(), copy.mutable_bytes().begin());
+    copy.storage().set_nz_pairs(source.storage().nz_pairs());
     return with_spec_of(source, std::move(copy));
   }
   return to_dtype(source, source.dtype());

@@ -25,7 +25,8 @@ void check_element(std::string_view op, double value, Dtype dtype);
 /// tensor[...] = value, ND, strided or not. ValueError as check_element().
 void fill_(Tensor& tensor, double value);
 
-/// target += source, both contiguous ND of one shape and dtype.
+/// target += source, both contiguous ND of one shape. Both are float32 or both float64, or `source`
+/// is bfloat16 and `target` float32.
 void add_(Tensor& target, const Tensor& source);
 
 /// target = source elementwise, of one shape. Both may be strided, parts of one tensor, and of

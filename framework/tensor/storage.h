@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "framework/runtime/arena.h"
+#include "framework/tensor/layout.h"
 
 namespace moegrad {
 
@@ -86,6 +87,11 @@ class Storage {
     ++version_;
   }
 
+  /// The form of FRACTAL_NZ matrices of bfloat16. It belongs to the bytes: whoever writes them anew
+  /// in another form says so here, and all handles see it.
+  NzPairs nz_pairs() const { return nz_pairs_; }
+  void set_nz_pairs(NzPairs pairs) { nz_pairs_ = pairs; }
+
   /// A parameter's full name. Errors show it.
   const std::string& name() const { return name_; }
   void set_name(std::string name) { name_ = std::move(name); }
@@ -99,6 +105,7 @@ class Storage {
   MemoryTag tag_;
   bool meta_ = true;
   std::uint64_t version_ = 0;
+  NzPairs nz_pairs_;
   std::string name_;
   std::unique_ptr<PendingBytes> filling_;
   std::atomic<bool> has_readers_ = false;

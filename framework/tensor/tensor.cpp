@@ -64,7 +64,7 @@ std::span<std::byte> elements_as_bytes(const Tensor& tensor) {
                      "tensor: bytes need a contiguous tensor, got shape ", impl.shape,
                      " with strides ", impl.strides);
   const auto size = size_of(impl.dtype);
-  const auto elements = nz ? impl.nz.numel() : impl.shape.numel();
+  const auto elements = nz ? impl.nz.numel(impl.dtype) : impl.shape.numel();
   return {impl.storage->data() + impl.offset * size, static_cast<std::size_t>(elements * size)};
 }
 
@@ -123,7 +123,7 @@ Tensor Tensor::empty_nz(const Shape& shape, const NzBlocks& blocks, Dtype dtype)
   check<ShapeError>(shape.numel() == blocks.batch * blocks.k * blocks.n, "tensor: NZ blocks of ",
                     Shape{blocks.batch, blocks.k, blocks.n}, " cannot hold shape ", shape);
   auto impl = std::make_shared<TensorImpl>();
-  impl->storage = std::make_shared<Storage>(bytes_of(shape, blocks.numel(), dtype));
+  impl->storage = std::make_shared<Storage>(bytes_of(shape, blocks.numel(dtype), dtype));
   impl->shape = shape;
   impl->strides = row_major_strides(shape);
   impl->dtype = dtype;
@@ -212,14 +212,14 @@ std::span<T> Tensor::mutable_data() & {
 
 template <class T>
 std::span<const T> Tensor::nz_data() const& {
-  return {nz_pointer<T>(*this), static_cast<std::size_t>(nz_blocks().numel())};
+  return {nz_pointer<T>(*this), static_cast<std::size_t>(nz_blocks().numel(dtype_of<T>))};
 }
 
 template <class T>
 std::span<T> Tensor::mutable_nz_data() & {
   auto* pointer = nz_pointer<T>(*this);
   storage().bump_version();
-  return {pointer, static_cast<std::size_t>(nz_blocks().numel())};
+  return {pointer, static_cast<std::size_t>(nz_blocks().numel(dtype_of<T>))};
 }
 
 std::span<const std::byte> Tensor::bytes() const& { return elements_as_bytes(*this); }
@@ -282,8 +282,8 @@ Tensor& Tensor::set_requires_grad(bool requires_grad) {
   auto& impl = checked_impl(impl_);
   check(impl.grad_fn == nullptr,
         "set_requires_grad: only a leaf's flag can be set; detach() the result first");
-  check<DtypeError>(!requires_grad || is_floating(impl.dtype),
-                    "set_requires_grad: needs float32 or float64, got ", impl.dtype);
+  check<DtypeError>(!requires_grad || holds_reals(impl.dtype),
+                    "set_requires_grad: needs float32, float64 or bfloat16, got ", impl.dtype);
   impl.requires_grad = requires_grad;
   return *this;
 }
@@ -302,8 +302,10 @@ void Tensor::set_grad(Tensor grad) const {
   if (grad.defined()) {
     check<ShapeError>(grad.shape() == impl.shape, "set_grad: gradient must be ", impl.shape,
                       " as its tensor, got ", grad.shape());
-    check<DtypeError>(grad.dtype() == impl.dtype, "set_grad: gradient must be ", impl.dtype,
-                      " as its tensor, got ", grad.dtype());
+    const auto dtype = gradient_dtype(impl.dtype);
+    check<DtypeError>(grad.dtype() == dtype, "set_grad: gradient must be ", dtype,
+                      dtype == impl.dtype ? " as its tensor, got " : " for a bfloat16 tensor, got ",
+                      grad.dtype());
   }
   // There is no second backward, and the caller's tensor stays the shard or the whole that it is.
   const bool is_cut_otherwise = grad.defined() && grad.shard_spec() != impl.shard;

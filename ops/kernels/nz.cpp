@@ -65,8 +65,9 @@ void slice_rows_to_nz(const Source* rows, std::int64_t ld, std::int64_t first_ro
                       std::int64_t num_rows, const NzBlocks& blocks, T* out) {
   const auto panel = round_up(blocks.k, kNzBlock) * kNzBlock;
   const auto whole = blocks.n / kNzBlock * kNzBlock;
-  const bool streams = blocks.numel() * static_cast<std::int64_t>(sizeof(T)) >= kStreamFrom &&
-                       std::bit_cast<std::uintptr_t>(out) % sizeof(Vec<T>) == 0;
+  const bool streams =
+      blocks.numel(dtype_of<T>) * static_cast<std::int64_t>(sizeof(T)) >= kStreamFrom &&
+      std::bit_cast<std::uintptr_t>(out) % sizeof(Vec<T>) == 0;
   for (std::int64_t i = 0; i < num_rows;) {
     const auto row = first_row + i;
     const auto together = std::min({kRowsTogether, num_rows - i, blocks.k - row % blocks.k});

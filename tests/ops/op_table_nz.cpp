@@ -9,7 +9,7 @@ namespace {
 // The bytes as they are stored, padding included.
 Tensor stored_elements(const Tensor& nz) {
   return dispatch_floating(nz.dtype(), [&]<class T>() {
-    return Tensor::from(nz.nz_data<T>(), {nz.nz_blocks().numel()});
+    return Tensor::from(nz.nz_data<T>(), {nz.nz_blocks().numel(dtype_of<T>)});
   });
 }
 

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "framework/tensor/layout.h"
+
 namespace moegrad::kernels::bf16 {
 
 // Note [bfloat16 products]
@@ -28,26 +30,10 @@ namespace moegrad::kernels::bf16 {
 // about 2^-126: elsewhere a product of two bfloat16 is exact.
 
 /// The steps of a unit.
-inline constexpr std::int64_t kUnit = 32;
+inline constexpr std::int64_t kUnit = kNzUnit;
 /// The most steps of a part.
 inline constexpr std::int64_t kPartSteps = 256;
 /// The words, pairs of bfloat16, of a unit.
 inline constexpr std::int64_t kWords = kUnit / 2;
-
-/// Which two steps of a unit make up a 32-bit word of a packed operand.
-///
-///     kNeighbours  word i: step 2 i in the lower half, step 2 i + 1 in the upper one. For AMX.
-///     kChains      words of the even chain, then those of the odd one, each with two successive
-///                  steps of its chain, the earlier in the upper half: (2, 0), (6, 4), ..., (30,
-///                  28), (3, 1), (7, 5), ..., (31, 29). For VDPBF16PS, whose upper halves come
-///                  first, and for FMA.
-enum class PairOrder : std::uint8_t { kNeighbours, kChains };
-
-/// The place of step `p` of a unit, in halves of words: 2 * word + (1 if it is the upper half).
-constexpr std::int64_t place_of_step(PairOrder order, std::int64_t p) {
-  if (order == PairOrder::kNeighbours) return p;
-  const auto i = p / 2;  // of its chain
-  return 2 * (p % 2 * (kWords / 2) + i / 2) + 1 - i % 2;
-}
 
 }  // namespace moegrad::kernels::bf16

@@ -161,7 +161,7 @@ class Product {
       const auto height = round_up(k, kUnit);
       right.assign(static_cast<std::size_t>(height * round_up(n, kPanel)), BFloat16());
       for (std::int64_t i = 0; i < k * n; ++i) {
-        const auto p = i / n, j = i % n, place = place_of_step(loops.order, p % kUnit);
+        const auto p = i / n, j = i % n, place = place_in_unit(loops.order, p % kUnit);
         at(right, j / kPanel * height * kPanel + p / kUnit * kUnit * kPanel +
                       (place / 2 * kPanel + j % kPanel) * 2 + place % 2) = at(b_, i);
       }
@@ -207,9 +207,9 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 TEST(Bf16Order, PlacesStepsAsItsWordsSay) {
-  for (std::int64_t p = 0; p < kUnit; ++p) EXPECT_EQ(place_of_step(PairOrder::kNeighbours, p), p);
+  for (std::int64_t p = 0; p < kUnit; ++p) EXPECT_EQ(place_in_unit(PairOrder::kNeighbours, p), p);
   std::vector<std::int64_t> steps(kUnit);
-  for (std::int64_t p = 0; p < kUnit; ++p) at(steps, place_of_step(PairOrder::kChains, p)) = p;
+  for (std::int64_t p = 0; p < kUnit; ++p) at(steps, place_in_unit(PairOrder::kChains, p)) = p;
   // The lower half of each word, then the upper one.
   EXPECT_EQ(steps,
             (std::vector<std::int64_t>{2, 0, 6, 4, 10, 8, 14, 12, 18, 16, 22, 20, 26, 24, 30, 28,
@@ -229,7 +229,7 @@ TEST(Bf16Pack, PutsEachStepIntoItsPlaceAndZeroWhereThereIsNone) {
           pack_panel(from, steps, lanes, order, reinterpret_cast<std::byte*>(panel.data()));
           for (std::int64_t p = 0; p < round_up(steps, kUnit); ++p) {
             for (std::int64_t i = 0; i < kPanel; ++i) {
-              const auto place = place_of_step(order, p % kUnit);
+              const auto place = place_in_unit(order, p % kUnit);
               const auto packed =
                   at(panel, p / kUnit * kUnit * kPanel + (place / 2 * kPanel + i) * 2 + place % 2);
               const bool exists = p < steps && i < lanes;
