@@ -30,7 +30,7 @@ struct Buffers {
   explicit Buffers(std::int64_t experts) : blocks{experts, kRows, kColumns} {
     for (auto& value : source.mutable_data<float>()) value = static_cast<float>(next++ % 8191);
   }
-  std::size_t bytes() const { return sizeof(float) * static_cast<std::size_t>(blocks.numel()); }
+  std::size_t bytes() const { return sizeof(float) * static_cast<std::size_t>(blocks.numel(Dtype::kFloat32)); }
   void copy_to(Tensor& to) {
     std::memcpy(to.mutable_data<float>().data(), source.data<float>().data(), bytes());
     benchmark::ClobberMemory();

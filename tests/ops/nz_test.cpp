@@ -184,7 +184,7 @@ TEST(RowsFromNz, ReadsARangeThatBeginsAndEndsInsideMatrices) {
 
 TEST(NzZeroPadding, LeavesTheElementsAlone) {
   for (const auto& blocks : kAwkward) {
-    std::vector<double> out(static_cast<std::size_t>(blocks.numel()), 1.0);
+    std::vector<double> out(static_cast<std::size_t>(blocks.numel(Dtype::kFloat64)), 1.0);
     kernels::nz_zero_padding(blocks, out.data());
     EXPECT_EQ(std::ranges::count(out, 1.0), blocks.batch * blocks.k * blocks.n);
     const Tensor ones = nd_to_nz(Tensor::ones(shape_of(blocks), Dtype::kFloat64));
