@@ -28,7 +28,7 @@ bool any_parameter(const Unit& unit, bool (*holds)(const Tensor& parameter)) {
 
 void BackwardProtocol::enter(const IterationOrder& iteration, ForwardOrder& order) {
   if (unit_.switches.unshard_in_backward) {
-    unit_.unshard();
+    unit_.unshard(GatheredFor::kBackward);
   } else {
     for (const auto& group : unit_.groups) group->reshard_if_stale();
   }

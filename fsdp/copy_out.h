@@ -16,6 +16,7 @@ struct CopyOutTarget {
   std::byte* data = nullptr;
   Layout layout = Layout::kND;
   NzBlocks blocks;  // of an NZ target
+  NzPairs pairs;    // of one of bfloat16
 };
 
 /// Distributes the gathered slices of all ranks over the parameters of a group: the strategy that
@@ -34,7 +35,8 @@ class CopyOut {
 };
 
 /// A plain split (split_with_sizes_copy) for row-major targets and slice_to_nz for FRACTAL_NZ ones,
-/// where the copy that has to happen anyway is the packing. bfloat16 that travelled is widened.
+/// where the copy that has to happen anyway is the packing. bfloat16 that travelled is widened, or
+/// float32 rounded, as the target needs.
 std::shared_ptr<const CopyOut> make_split_with_slice_to_nz();
 
 }  // namespace moegrad::fsdp

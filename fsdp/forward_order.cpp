@@ -42,20 +42,20 @@ ForwardOrder::Call ForwardOrder::take_call() {
 
 void ForwardOrder::prefetch_forward(const IterationOrder& iteration, int ahead) const {
   if (forward_prefetch_) {
-    for (const auto* next : *forward_prefetch_) next->gather();
+    for (const auto* next : *forward_prefetch_) next->gather(GatheredFor::kForward);
     return;
   }
   const auto& last = iteration.forward.front()->last_order_;
   const auto position = iteration.forward.size() - 1;
   if (position >= last.size() || last[position] != this) return;
   const auto end = std::min(last.size(), position + 1 + static_cast<std::size_t>(ahead));
-  for (auto next = position + 1; next < end; ++next) last[next]->gather();
+  for (auto next = position + 1; next < end; ++next) last[next]->gather(GatheredFor::kForward);
 }
 
 void ForwardOrder::prefetch_backward(const IterationOrder& iteration,
                                      std::optional<std::size_t> index) const {
   if (backward_prefetch_) {
-    for (const auto* next : *backward_prefetch_) next->gather();
+    for (const auto* next : *backward_prefetch_) next->gather(GatheredFor::kBackward);
     return;
   }
   const auto& order = iteration.post_forward;
@@ -63,11 +63,11 @@ void ForwardOrder::prefetch_backward(const IterationOrder& iteration,
   while (position > 0 && order[position - 1] == nullptr) --position;
   if (position == 0) return;
   const auto* next = order[position - 1];
-  if (next->unit_.switches.unshard_in_backward) next->gather();
+  if (next->unit_.switches.unshard_in_backward) next->gather(GatheredFor::kBackward);
 }
 
-void ForwardOrder::gather() const {
-  for (const auto& group : unit_.groups) group->unshard(Event::kPrefetch);
+void ForwardOrder::gather(GatheredFor use) const {
+  for (const auto& group : unit_.groups) group->unshard(Event::kPrefetch, use);
 }
 
 void ForwardOrder::forget(const ForwardOrder* other) {

@@ -71,7 +71,7 @@ class ForwardOrder {
   void forget(const ForwardOrder* other);
 
  private:
-  void gather() const;
+  void gather(GatheredFor use) const;
 
   Unit& unit_;
   std::vector<bool> ran_;                  // modules whose forward has run in this forward call

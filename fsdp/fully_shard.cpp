@@ -24,9 +24,8 @@ bool is_expert(const nn::ParameterSlot& slot) {
 }
 
 void check_dtypes(const MixedPrecisionPolicy& mixed) {
-  const auto refuse = [](const char* what, Dtype dtype) {
-    throw DtypeError("fully_shard: " + std::string(what) + ", got " +
-                     std::string(to_string(dtype)));
+  const auto refuse = [](const std::string& what, Dtype dtype) {
+    throw DtypeError("fully_shard: " + what + ", got " + std::string(to_string(dtype)));
   };
   if (mixed.param_dtype && !holds_reals(*mixed.param_dtype)) {
     refuse("param_dtype must be a floating dtype", *mixed.param_dtype);
@@ -36,6 +35,21 @@ void check_dtypes(const MixedPrecisionPolicy& mixed) {
   }
   if (mixed.output_dtype && !is_floating(*mixed.output_dtype)) {
     refuse("output_dtype must be float32 or float64", *mixed.output_dtype);
+  }
+  if (!mixed.wire_dtype) return;
+  if (!holds_reals(*mixed.wire_dtype)) {
+    refuse("wire_dtype must be a floating dtype", *mixed.wire_dtype);
+  }
+  const bool narrow = mixed.param_dtype == Dtype::kBFloat16;
+  if (narrow && *mixed.wire_dtype == Dtype::kFloat64) {
+    refuse("wire_dtype must be float32 or bfloat16 where param_dtype is bfloat16",
+           *mixed.wire_dtype);
+  }
+  if (mixed.param_dtype && !narrow && *mixed.wire_dtype != Dtype::kBFloat16 &&
+      mixed.wire_dtype != mixed.param_dtype) {
+    refuse("wire_dtype must be bfloat16 or what param_dtype is, " +
+               std::string(to_string(*mixed.param_dtype)),
+           *mixed.wire_dtype);
   }
 }
 
@@ -57,9 +71,11 @@ GroupRanks ranks_of(const DeviceMesh& mesh, const DataParallelMeshDims& dims) {
   return ranks;
 }
 
-/// The parameters of one call that share a mesh.
+/// The parameters of one call that share a mesh, and the dtypes that they travel and are gathered
+/// in.
 struct GroupSlots {
   GroupRanks ranks;
+  GatheredDtypes dtypes;
   std::vector<PlacedSlot> slots;
 };
 
@@ -67,7 +83,8 @@ class Grouping {
  public:
   Grouping(const DeviceMesh& mesh, const Policy& policy) : mesh_(mesh), policy_(policy) {}
 
-  void add(const nn::ParameterSlot& slot) {
+  /// `for_products`: products alone read it.
+  void add(const nn::ParameterSlot& slot, bool for_products) {
     check_no_hooks(slot);
     check_own_bytes(slot);
     const auto placement =
@@ -82,8 +99,12 @@ class Grouping {
     const auto ranks =
         ranks_of(placement.mesh != nullptr ? *placement.mesh : own, policy_.mesh_dims);
     check_tied_alike(slot, ranks, placement.dim);
-    auto group = std::ranges::find(groups_, ranks, &GroupSlots::ranks);
-    if (group == groups_.end()) group = groups_.insert(group, {ranks, {}});
+    const auto dtypes =
+        gathered_dtypes(policy_.mixed_precision, slot.tensor->dtype(), for_products);
+    auto group = std::ranges::find_if(groups_, [&](const GroupSlots& each) {
+      return each.ranks == ranks && each.dtypes == dtypes;
+    });
+    if (group == groups_.end()) group = groups_.insert(group, {ranks, dtypes, {}});
     group->slots.push_back({slot, placement.dim});
   }
 
@@ -214,11 +235,18 @@ void check_modules(const std::vector<nn::Module*>& modules) {
 
 void add_parameters_of(nn::Module& module, const Policy& policy, Grouping& grouping) {
   const auto taken = slots_of_earlier_calls(module);
-  for (const auto& slot : module.parameter_slots()) {
+  const auto slots = module.parameter_slots();
+  const auto for_products = [&](const Tensor& tensor) {
+    return std::ranges::all_of(slots, [&](const nn::ParameterSlot& slot) {
+      return is_linear(slot) || !slot.tensor->is(tensor);
+    });
+  };
+  for (const auto& slot : slots) {
     const bool ignored = std::ranges::any_of(
         policy.ignored_parameters, [&](const Tensor& other) { return other.is(*slot.tensor); });
     if (ignored || is_taken(slot, taken)) continue;
-    if (!policy.linear_only_shard || is_linear(slot)) grouping.add(slot);
+    if (!policy.linear_only_shard || is_linear(slot))
+      grouping.add(slot, for_products(*slot.tensor));
   }
 }
 
@@ -237,15 +265,18 @@ State& fully_shard(const std::vector<nn::Module*>& modules, const DeviceMesh& me
   for (auto* module : modules) module->restore_parameters();
   for (auto* module : modules) add_parameters_of(*module, policy, grouping);
   std::vector<std::unique_ptr<ParamGroup>> groups;
-  for (const auto& [ranks, slots] : grouping.groups()) {
+  for (const auto& [ranks, dtypes, slots] : grouping.groups()) {
     const auto name = groups.empty() ? std::string() : slots.front().slot.name;
-    groups.push_back(std::make_unique<ParamGroup>(slots, ranks, policy, name));
+    groups.push_back(std::make_unique<ParamGroup>(slots, ranks, policy, dtypes, name));
   }
   auto state =
       std::make_shared<State>(modules, ranks_of(mesh, policy.mesh_dims), std::move(groups), policy);
   for (auto* module : modules) module->attach(state);
   // Nothing throws from here on. So the modules are either sharded or unchanged.
   state->register_hooks();
+  if (policy.mixed_precision.param_dtype == Dtype::kBFloat16) {
+    for (auto* module : modules) module->compute_in(Dtype::kBFloat16);
+  }
   for (const auto& group : state->groups()) group->take_slots();
   for (const auto& ignored : policy.ignored_parameters) set_mark(ignored, kLeftWhole);
   return *state;

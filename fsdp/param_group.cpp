@@ -14,6 +14,7 @@
 #include "framework/tensor/meta.h"
 #include "fsdp/flat_layout.h"
 #include "fsdp/gradient_reducer.h"
+#include "ops/kernels/bf16/kernels.h"
 
 namespace moegrad::fsdp {
 namespace {
@@ -34,35 +35,44 @@ std::int64_t checked_dim(const PlacedSlot& placed, int num_shards) {
   return dim;
 }
 
-bool is_gathered_as_nz(const nn::ParameterLayout& layout, Layout experts) {
-  return layout.stacked.ndim() > 0 && experts == Layout::kNZ;
+bool is_gathered_as_nz(const nn::ParameterLayout& layout, Layout weights, Dtype dtype) {
+  return weights == Layout::kNZ && (layout.stacked.ndim() > 0 || dtype == Dtype::kBFloat16);
 }
 
 // Makes the tensor without bytes. The first unshard allocates them.
-Tensor empty_unsharded(const Shape& shape, const nn::ParameterLayout& layout, Layout experts,
+Tensor empty_unsharded(const Shape& shape, const nn::ParameterLayout& layout, Layout weights,
                        Dtype dtype) {
   const MetaGuard no_bytes;
-  if (!is_gathered_as_nz(layout, experts)) return Tensor::empty(shape, dtype);
+  if (!is_gathered_as_nz(layout, weights, dtype)) return Tensor::empty(shape, dtype);
   // The experts and columns that an outer placement has left.
-  const auto rows = layout.stacked[1];
+  const auto rows = layout.stacked.ndim() > 0 ? layout.stacked[1] : shape[0];
   return Tensor::empty_nz(shape, {shape[0] / rows, rows, shape[1]}, dtype);
 }
 
 }  // namespace
 
+GatheredDtypes gathered_dtypes(const MixedPrecisionPolicy& mixed, Dtype parameters,
+                               bool for_products) {
+  const bool narrow = mixed.param_dtype == Dtype::kBFloat16;
+  check<DtypeError>(!narrow || parameters == Dtype::kFloat32,
+                    "fully_shard: param_dtype bfloat16 needs float32 parameters, got ", parameters);
+  if (narrow && !for_products) return {.wire = parameters, .compute = parameters};
+  const auto compute = mixed.param_dtype.value_or(parameters);
+  return {.wire = mixed.wire_dtype.value_or(compute), .compute = compute};
+}
+
 ParamGroup::ParamGroup(const std::vector<PlacedSlot>& slots, GroupRanks ranks, const Policy& policy,
-                       std::string name)
+                       GatheredDtypes dtypes, std::string name)
     : ranks_(std::move(ranks)),
       own_name_(std::move(name)),
       name_(own_name_),
+      dtypes_(dtypes),
       gathered_layout_(policy.gathered_layout),
       copy_out_(policy.copy_out) {
   dtype_ = slots.front().slot.tensor->dtype();
   const auto& mixed = policy.mixed_precision;
-  wire_dtype_ = mixed.param_dtype.value_or(dtype_);
-  compute_dtype_ = wire_dtype_ == Dtype::kBFloat16 ? dtype_ : wire_dtype_;
   collect_params(slots);
-  const auto alignment = policy.linear_only_shard ? kFractalBytes / size_of(wire_dtype_) : 1;
+  const auto alignment = policy.linear_only_shard ? kFractalBytes / size_of(dtypes_.wire) : 1;
   std::vector<FlatParam> flat;
   for (const auto& param : params_) flat.push_back({param.unsharded.shape(), param.dim});
   layout_ = make_flat_layout(flat, ranks_.num_shards(), alignment);
@@ -90,8 +100,9 @@ void ParamGroup::collect_params(const std::vector<PlacedSlot>& slots) {
                        "' must be contiguous");
     check<DtypeError>(tensor.dtype() == dtype_, "fully_shard: one group needs one dtype, got ",
                       dtype_, " and ", tensor.dtype(), " of '", slot.name, "'");
-    const bool nz = is_gathered_as_nz(slot.layout, gathered_layout_);
-    check<ShapeError>(!nz || (slot.layout.stacked.ndim() == 3 && tensor.ndim() == 2),
+    const bool nz = is_gathered_as_nz(slot.layout, gathered_layout_, dtypes_.compute);
+    const auto stacked = slot.layout.stacked.ndim();
+    check<ShapeError>(!nz || ((stacked == 3 || stacked == 0) && tensor.ndim() == 2),
                       "fully_shard: parameter '", slot.name,
                       "' to be gathered as FRACTAL_NZ must be a matrix of stacked ones, got ",
                       tensor.shape(), " for stacked ", slot.layout.stacked);
@@ -137,7 +148,7 @@ void ParamGroup::shard_parameters() {
     param.sharded.set_requires_grad(trainable);
     param.sharded.set_shard_spec(std::make_shared<const ShardSpec>(std::move(spec)));
     param.unsharded =
-        empty_unsharded(original.shape(), param.layout, gathered_layout_, compute_dtype_);
+        empty_unsharded(original.shape(), param.layout, gathered_layout_, dtypes_.compute);
     param.unsharded.storage().release();  // so it differs from a tensor on the meta device
     param.unsharded.set_requires_grad(trainable);
     param.trainable = trainable;
@@ -206,7 +217,7 @@ void ParamGroup::agree_on_requires_grad() {
   }
 }
 
-void ParamGroup::unshard(Event event) {
+void ParamGroup::unshard(Event event, GatheredFor use) {
   ++requests_;
   const bool again = is_stale();
   if (again || find_written() != nullptr) reshard();
@@ -215,7 +226,7 @@ void ParamGroup::unshard(Event event) {
   notify(event);
   try {
     const std::string shown = name_.empty() ? "(root)" : name_;
-    start_gather(again ? shown + " again, request " + std::to_string(requests_) : shown);
+    start_gather(again ? shown + " again, request " + std::to_string(requests_) : shown, use);
   } catch (...) {
     release_unsharded();
     throw;
@@ -236,32 +247,38 @@ void ParamGroup::note_version() {
   }
 }
 
-void ParamGroup::start_gather(const std::string& label) {
+void ParamGroup::start_gather(const std::string& label, GatheredFor use) {
   note_version();
   auto& counters = RankContext::current().counters();
   counters.nz_copy_outs += nz_params_;
   counters.copied_out_bytes += unsharded_bytes();
+  const auto pair_order = kernels::bf16::loops_of(RankContext::current_kernels()).order;
   std::vector<CopyOutTarget> targets;
   for (auto& param : params_) {
     auto& storage = param.unsharded.storage();
     storage.refill();
-    targets.push_back({storage.data(), param.unsharded.layout(), param.unsharded.nz_blocks()});
+    // The forward of a weight [in, out] reads it, that of one [out, in] its transpose; backward the
+    // other.
+    const bool transposed = param.layout.in_first == (use == GatheredFor::kBackward);
+    storage.set_nz_pairs({.order = pair_order, .transposed = transposed});
+    targets.push_back({storage.data(), param.unsharded.layout(), param.unsharded.nz_blocks(),
+                       storage.nz_pairs()});
   }
-  if (wire_dtype_ != dtype_) {
+  if (dtypes_.wire != dtype_) {
     const MemoryTagGuard tag(MemoryTag::kCommunication);
-    wire_ = to_dtype(shard_, wire_dtype_);
+    wire_ = to_dtype(shard_, dtypes_.wire);
   } else {
     wire_ = shard_;
   }
   const auto consume = [this, targets = std::move(targets)](PeerSpans slices) {
-    copy_out_->run(layout_, slices, wire_dtype_, compute_dtype_, targets);
+    copy_out_->run(layout_, slices, dtypes_.wire, dtypes_.compute, targets);
   };
   if (ranks_.num_shards() == 1) {
     const std::array slices = {wire_.bytes()};
     consume(slices);
   } else {
     notify(Event::kGather);
-    gather_ = ranks_.shard->all_gather(wire_.bytes(), wire_dtype_, consume,
+    gather_ = ranks_.shard->all_gather(wire_.bytes(), dtypes_.wire, consume,
                                        {.queue = CollectiveQueue::kGather, .label = label});
   }
 }

@@ -26,8 +26,23 @@ struct PlacedSlot {
   std::int64_t dim = 0;
 };
 
-/// The unit of communication: the parameters of one fully_shard call on one mesh. One all-gather
-/// gathers them and one reduce-scatter reduces their gradients.
+/// What parameters travel in, and what they are gathered in.
+struct GatheredDtypes {
+  Dtype wire = Dtype::kFloat32;
+  Dtype compute = Dtype::kFloat32;
+  friend bool operator==(const GatheredDtypes&, const GatheredDtypes&) = default;
+};
+/// Those of parameters of this dtype; `for_products`: products alone read them. DtypeError where
+/// bfloat16 is to be computed with for parameters that are not float32.
+GatheredDtypes gathered_dtypes(const MixedPrecisionPolicy& mixed, Dtype parameters,
+                               bool for_products);
+
+/// Which products will read the gathered weights first: the two need bfloat16 in two forms (Note
+/// [FRACTAL_NZ of bfloat16]).
+enum class GatheredFor : std::uint8_t { kForward, kBackward };
+
+/// The unit of communication: the parameters of one fully_shard call on one mesh, of one dtype. One
+/// all-gather gathers them and one reduce-scatter reduces their gradients.
 ///
 /// Note [Shards are the truth]
 /// The shards are the parameters. Gathered values are a read-only copy of one version of the
@@ -71,7 +86,7 @@ class ParamGroup {
   /// Copies this rank's part of the parameters in `slots`. Parameters without bytes (the meta
   /// device) stay without bytes. `name` is the group's name within its module.
   ParamGroup(const std::vector<PlacedSlot>& slots, GroupRanks ranks, const Policy& policy,
-             std::string name = {});
+             GatheredDtypes dtypes, std::string name = {});
   ~ParamGroup();
   ParamGroup(const ParamGroup&) = delete;
   ParamGroup& operator=(const ParamGroup&) = delete;
@@ -82,7 +97,7 @@ class ParamGroup {
   /// Issues the all-gather, unless the group is gathered or gathering from the current version of
   /// the shards. `event` is the reason. If the gather fails, here or during the wait, the group is
   /// sharded. Error if the gathered values have been written to.
-  void unshard(Event event = Event::kUnshard);
+  void unshard(Event event = Event::kUnshard, GatheredFor use = GatheredFor::kForward);
   /// Completes the gather and registers the unsharded parameters. Gathers again if the shards have
   /// changed since it was issued.
   void wait_for_unshard();
@@ -121,8 +136,8 @@ class ParamGroup {
   const std::vector<ShardedParam>& params() const { return params_; }
   const FlatLayout& layout() const { return layout_; }
   const GroupRanks& ranks() const { return ranks_; }
-  /// The dtype that the module computes in.
-  Dtype compute_dtype() const { return compute_dtype_; }
+  /// The dtypes that the parameters travel and are gathered in.
+  const GatheredDtypes& dtypes() const { return dtypes_; }
   /// Bytes of this rank's flat shard, padding included, and of all unsharded parameters.
   std::int64_t sharded_bytes() const { return shard_.storage().bytes(); }
   std::int64_t unsharded_bytes() const;
@@ -136,7 +151,7 @@ class ParamGroup {
   const ShardedParam* find_written() const;
   void agree_on_requires_grad();
   void note_version();
-  void start_gather(const std::string& label);
+  void start_gather(const std::string& label, GatheredFor use);
   void release_unsharded();
   void notify(Event event) const;
 
@@ -145,8 +160,7 @@ class ParamGroup {
   std::string name_;
   std::shared_ptr<Observer> observer_;
   Dtype dtype_ = Dtype::kFloat32;  // of the shards
-  Dtype wire_dtype_ = Dtype::kFloat32;
-  Dtype compute_dtype_ = Dtype::kFloat32;
+  GatheredDtypes dtypes_;
   FlatLayout layout_;
   Layout gathered_layout_;
   std::shared_ptr<const CopyOut> copy_out_;

@@ -19,10 +19,16 @@ namespace moegrad::fsdp {
 /// Optimizer and shards stay in the parameters' dtype. Values are rounded at every world size,
 /// including one, so the results are the same for every number of ranks.
 struct MixedPrecisionPolicy {
-  /// The dtype of the gathered parameters. float32, float64: they travel in it and the module
-  /// computes in it. bfloat16: they travel in it and the copy-out widens them; arithmetic stays in
-  /// the parameters' dtype.
+  /// The dtype that the module computes in, and in which parameters travel. float32, float64: all
+  /// of them, gathered in it. bfloat16: the weights that products read (roles other than kDense),
+  /// of float32 parameters, and the layers compute in it (nn::Module::compute_in). Norms, biases,
+  /// routers and embeddings, tied ones too, stay float32, also on the way: they form a group of
+  /// their own.
   std::optional<Dtype> param_dtype = std::nullopt;
+  /// The dtype in which parameters travel, if it is another than that which the module computes
+  /// in. bfloat16: the copy-out widens them; values are rounded, arithmetic stays as it is. float32
+  /// where param_dtype is bfloat16: the copy-out rounds them.
+  std::optional<Dtype> wire_dtype = std::nullopt;
   /// The dtype of gradients while they are summed, over ranks and over micro-batches. By default it
   /// is the dtype in which backward made them. It may be wider than the parameter's dtype. Then, if
   /// each micro-batch is reduced, the sum is rounded to the parameter's dtype at every power of two
@@ -31,8 +37,8 @@ struct MixedPrecisionPolicy {
   std::optional<Dtype> reduce_dtype = std::nullopt;
   /// float32 or float64: floating-point tensors that the module's forward returns are cast to it.
   std::optional<Dtype> output_dtype = std::nullopt;
-  /// If param_dtype is given, floating-point tensor arguments of the module's forward are cast to
-  /// the dtype that the module computes in.
+  /// If param_dtype is float32 or float64, floating-point tensor arguments of the module's forward
+  /// are cast to it. In bfloat16 the layers round what they read, and the residual stream stays.
   bool cast_forward_inputs = true;
 };
 
@@ -77,8 +83,8 @@ struct Policy {
   /// Parameters that stay whole and whose gradients fully_shard does not reduce.
   TensorList ignored_parameters = {};
   DataParallelMeshDims mesh_dims = {};
-  /// The layout in which stacked experts are gathered: FRACTAL_NZ is what the grouped matmul reads.
-  /// All else is gathered row-major, and so are shards.
+  /// The layout in which stacked experts are gathered, and in bfloat16 all weights of products:
+  /// FRACTAL_NZ is what products read. All else is gathered row-major, and so are shards.
   Layout gathered_layout = Layout::kNZ;
   /// How gathered parameters get from the ranks' slices into their tensors. Not null.
   std::shared_ptr<const CopyOut> copy_out = make_split_with_slice_to_nz();

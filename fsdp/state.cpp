@@ -285,9 +285,9 @@ void State::finish_backward() {
 
 TensorList State::around_forward(nn::ForwardCall& call, const TensorList& inputs) {
   const auto& mixed = policy_.mixed_precision;
-  const bool cast_inputs = mixed.param_dtype && mixed.cast_forward_inputs && group() != nullptr;
-  TensorList outputs =
-      call.run(cast_inputs ? cast_floating(inputs, group()->compute_dtype()) : inputs);
+  const bool cast_inputs = mixed.param_dtype && is_floating(*mixed.param_dtype) &&
+                           mixed.cast_forward_inputs && group() != nullptr;
+  TensorList outputs = call.run(cast_inputs ? cast_floating(inputs, *mixed.param_dtype) : inputs);
   return mixed.output_dtype ? cast_floating(outputs, *mixed.output_dtype) : outputs;
 }
 

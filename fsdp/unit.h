@@ -28,12 +28,12 @@ struct Unit {
   Switches switches;
 
   /// Gathers, and waits.
-  void unshard() const {
-    issue_unshard();
+  void unshard(GatheredFor use = GatheredFor::kForward) const {
+    issue_unshard(use);
     wait_for_unshard();
   }
-  void issue_unshard() const {
-    for (const auto& group : groups) group->unshard(Event::kUnshard);
+  void issue_unshard(GatheredFor use = GatheredFor::kForward) const {
+    for (const auto& group : groups) group->unshard(Event::kUnshard, use);
   }
   void wait_for_unshard() const {
     for (const auto& group : groups) group->wait_for_unshard();

@@ -112,8 +112,10 @@ void deepcopy_into(Module& copy, const Module& module) {
   }
   copy.zero_grad();
   const auto own = copy.named_modules();
-  for (std::size_t i = 0; i < own.size(); ++i)
+  for (std::size_t i = 0; i < own.size(); ++i) {
     own[i].second->train(modules[i].second->is_training());
+    own[i].second->compute_in(modules[i].second->compute_dtype());
+  }
 }
 
 }  // namespace moegrad::nn

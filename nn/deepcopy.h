@@ -10,9 +10,10 @@ namespace moegrad::nn {
 
 /// Makes `copy`, a module that was made as `module` was, its deep copy, as copy.deepcopy in Python:
 /// the values of all parameters and buffers, those that are not persistent included, their dtypes,
-/// requires_grad, and whether each module is_training(). The copy has no gradients, and keeps hooks
-/// and extensions of its own: those of `module` are not copied, nor are members that a module has
-/// not registered. Tensors that are tied in one must be tied in the other.
+/// requires_grad, whether each module is_training(), and its compute_dtype(). The copy has no
+/// gradients, and keeps hooks and extensions of its own: those of `module` are not copied, nor are
+/// members that a module has not registered. Tensors that are tied in one must be tied in the
+/// other.
 ///
 /// ValueError, and nothing is changed, unless both consist of modules of the same classes with
 /// tensors of the same names and ties, each with elements of its own; ShapeError unless of the same

@@ -6,6 +6,7 @@
 
 #include "framework/runtime/error.h"
 #include "nn/layer_size.h"
+#include "nn/operand.h"
 #include "ops/grouped_matmul.h"
 #include "ops/npu_gmm.h"
 #include "ops/swiglu.h"
@@ -55,9 +56,12 @@ GroupedExperts::GroupedExperts(const Config& config) {
 
 Tensor GroupedExperts::forward(const Tensor& rows, const Tensor& row_weights,  // [R, H], [R]
                                const ops::RowGroups& groups) {
-  const Tensor both = multiply(rows, gate_up_proj_, gate_up_layout_, groups);  // [R, 2I]
-  const Tensor hidden = ops::swiglu(both, row_weights);                        // [R, I]
-  return multiply(hidden, down_proj_, down_layout_, groups);                   // [R, H]
+  const auto project = [&](const Tensor& x, const Tensor& weight, const ParameterLayout& layout) {
+    return multiply(operand(*this, x), operand(*this, weight), layout, groups);
+  };
+  const Tensor both = project(rows, gate_up_proj_, gate_up_layout_);  // [R, 2I]
+  const Tensor hidden = ops::swiglu(both, row_weights);               // [R, I]
+  return project(hidden, down_proj_, down_layout_);                   // [R, H]
 }
 
 std::map<std::string, std::int64_t> expert_blocks(const Module& module) {

@@ -4,6 +4,7 @@
 #include "framework/runtime/error.h"
 #include "framework/runtime/random.h"
 #include "nn/token_random.h"
+#include "ops/copies.h"
 #include "ops/jitter.h"
 
 namespace moegrad::nn {
@@ -15,7 +16,9 @@ Jitter::Jitter(const Config& config) : noise_(config.noise) {
 Tensor Jitter::forward(const Tensor& x) {
   if (!is_training() || noise_ == 0) return x;
   const auto draw = detail::draw_of_call(*this, "Jitter", "jitter");
-  return ops::jitter(x, noise_, Random(draw.ids.seed, draw.purpose), draw.ids.token_ids);
+  const Tensor varied = ops::jitter(ops::cast(x, gradient_dtype(x.dtype())), noise_,
+                                    Random(draw.ids.seed, draw.purpose), draw.ids.token_ids);
+  return ops::cast(varied, x.dtype());
 }
 
 }  // namespace moegrad::nn

@@ -6,6 +6,7 @@
 #include "framework/runtime/error.h"
 #include "nn/layer_size.h"
 #include "nn/module.h"
+#include "nn/operand.h"
 #include "ops/elementwise.h"
 #include "ops/linear.h"
 
@@ -53,8 +54,8 @@ class Linear final : public Callable<Linear> {
   }
 
   Tensor forward(const Tensor& x) {
-    const Tensor y = ops::linear(x, weight_, gradient_rows_);
-    return bias_.defined() ? y + bias_ : y;
+    const Tensor y = ops::linear(operand(*this, x), operand(*this, weight_), gradient_rows_);
+    return bias_.defined() ? ops::cast(y + bias_, y.dtype()) : y;
   }
 
   const Tensor& weight() const { return weight_; }

@@ -347,6 +347,13 @@ void Module::train(bool mode) {
   for (const auto& [name, module] : named_modules()) module->training_ = mode;
 }
 
+void Module::compute_in(std::optional<Dtype> dtype) {
+  check<DtypeError>(!dtype || *dtype == Dtype::kBFloat16,
+                    "compute_in: dtype must be bfloat16 or none, got ",
+                    dtype.value_or(Dtype::kBFloat16));
+  for (const auto& [name, module] : named_modules()) module->compute_dtype_ = dtype;
+}
+
 void Module::attach(std::shared_ptr<ModuleExtension> extension) {
   check<ValueError>(extension != nullptr, "attach: ", described(),
                     " must be given an extension, got null");

@@ -156,6 +156,19 @@ class Module {
   void train(bool mode = true);
   void eval() { train(false); }
   bool is_training() const { return training_; }
+  /// Sets compute_dtype() of this module and all below: bfloat16, or none, as at first. In bfloat16
+  /// layers read float32 weights, which an optimizer keeps and updates, rounded:
+  ///
+  ///     Linear, GroupedExperts      products of rounded inputs and weights, results rounded
+  ///     RMSNorm                     float32 inside, results rounded
+  ///     Attention, MLP, SwiGLU      what these give them
+  ///     Router, embeddings, losses  float32; Router widens its input
+  ///
+  /// A sum of a float32 and a bfloat16 tensor is float32, so the residual stream is. Your own layer
+  /// may ask compute_dtype() in its forward. DtypeError for another dtype. Gradients of weights are
+  /// float32 and never rounded (Note [bfloat16 on the tape]).
+  void compute_in(std::optional<Dtype> dtype);
+  std::optional<Dtype> compute_dtype() const { return compute_dtype_; }
   /// Whether the module itself can be called. Of a ModuleList only the elements can.
   virtual bool is_callable() const { return true; }
   /// The number of calls of this module that have not returned or thrown yet, nested ones included.
@@ -367,6 +380,7 @@ class Module {
   friend class ModulePrinter;
 
   bool training_ = true;
+  std::optional<Dtype> compute_dtype_;
   int calls_under_way_ = 0;
   ModuleExtensions extensions_;
   struct OwnParameter {

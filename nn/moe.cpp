@@ -120,7 +120,9 @@ Tensor MoE::shared(const Tensor& branch) {  // [T, H]
   check(has_shared_expert(), "MoE: shared needs a shared expert, got a mixture without one");
   check_order(branch.defined(), "shared", "shared_input");
   const Tensor y = shared_(branch);  // [T, H]
-  return shared_gate_.empty() ? y : ops::sigmoid(shared_gate_(branch)) * y;
+  if (shared_gate_.empty()) return y;
+  const Tensor gate = shared_gate_(branch);  // [T, 1]
+  return ops::cast(ops::sigmoid(ops::cast(gate, gradient_dtype(gate.dtype()))), y.dtype()) * y;
 }
 
 void for_each_tensor(MoE::Output& output, const TensorVisitor& visit) {

@@ -25,10 +25,12 @@ class RMSNorm final : public Callable<RMSNorm> {
     register_parameter("weight", weight_, InitialValues::ones());
   }
 
-  Tensor forward(const Tensor& x) { return ops::rms_norm(x, weight_, eps_); }
+  Tensor forward(const Tensor& x) { return ops::rms_norm(x, weight_, eps_, 1, compute_dtype()); }
 
   /// forward(x) for x [T, N, D] of N heads (`heads` of ops::rms_norm). Called through call_method.
-  Tensor by_heads(const Tensor& x) { return ops::rms_norm(x, weight_, eps_, x.dim(1)); }
+  Tensor by_heads(const Tensor& x) {
+    return ops::rms_norm(x, weight_, eps_, x.dim(1), compute_dtype());
+  }
 
   // --- fused with its neighbours. Called through call_method; the same bits as the separate ops.
 
@@ -37,7 +39,7 @@ class RMSNorm final : public Callable<RMSNorm> {
   };
   /// sum = x + residual and forward(sum).
   Added add(const Tensor& x, const Tensor& residual) {
-    const auto [sum, y] = ops::add_rms_norm(x, residual, weight_, eps_);
+    const auto [sum, y] = ops::add_rms_norm(x, residual, weight_, eps_, compute_dtype());
     return {.sum = sum, .normed = y};
   }
   /// ops::rope of forward(x).      x: [T, N, D]   cos, sin: [T, D/2]

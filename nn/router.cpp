@@ -10,6 +10,7 @@
 #include "framework/runtime/grad_mode.h"
 #include "framework/tensor/fill.h"
 #include "nn/layer_size.h"
+#include "ops/copies.h"
 #include "ops/elementwise.h"
 #include "ops/linear.h"
 #include "ops/router.h"
@@ -69,10 +70,10 @@ void Router::warn_of_no_gradient() const {
 
 Router::Output Router::forward(const Tensor& x, const Tensor& replay_indices) {  // [T, H]
   warn_of_no_gradient();
-  const Tensor logits = ops::linear(x, weight_);  // [T, E]
+  const Tensor logits = ops::linear(ops::cast(x, gradient_dtype(x.dtype())), weight_);  // [T, E]
   const auto& stored = e_score_correction_bias_;
-  const Tensor bias = stored.defined() ? to_dtype(stored, x.dtype()) : Tensor();  // [E]
-  auto [weights, indices] = choose(logits, config_, bias, replay_indices);        // [T, K] each
+  const Tensor bias = stored.defined() ? to_dtype(stored, logits.dtype()) : Tensor();  // [E]
+  auto [weights, indices] = choose(logits, config_, bias, replay_indices);  // [T, K] each
   if (config_.scaling_factor != 1) weights = ops::mul(weights, config_.scaling_factor);
   return {.logits = logits, .weights = weights, .indices = indices};
 }

@@ -122,7 +122,7 @@ Tensor grouped_matmul(const Tensor& x, const Tensor& weight, const RowGroups& gr
                     " experts of the weight, got ", groups.experts());
   check<ValueError>(groups.rows() == x.dim(0), "grouped_matmul: groups must have the ", x.dim(0),
                     " rows of x, got ", groups.rows());
-  check_floating("grouped_matmul", "x", x);
+  check_reals("grouped_matmul", "x", x);
   check_same_dtype("grouped_matmul", "x", x, "weight", weight);
   return apply<GroupedMatmul>(made_with(groups, transpose_weight), contiguous(x),
                               contiguous(weight));

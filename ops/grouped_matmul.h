@@ -20,7 +20,8 @@ namespace moegrad::ops {
 /// The weight may be FRACTAL_NZ: forward then reads it in place. Its gradient is row-major ND of
 /// the weight's shape, with zeros for experts without rows. Each element is one chain of fused
 /// multiply-adds, the same bits for every layout and orientation (Note [Matmul order]). Errors:
-/// ShapeError, ValueError for offsets, DtypeError unless both are float32 or both float64.
+/// ShapeError, ValueError for offsets, DtypeError unless both are float32, float64 or bfloat16
+/// (Note [bfloat16 products]); the gradient of a bfloat16 weight is float32.
 ///
 /// Reference: Gale et al., "MegaBlocks: efficient sparse training with mixture-of-experts", 2022.
 Tensor grouped_matmul(const Tensor& x, const Tensor& weight,

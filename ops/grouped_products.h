@@ -39,18 +39,20 @@ std::vector<StoredMatrix> stored_matrices(const Tensor& weight, std::int64_t exp
 
 /// y[group e] = x[group e] W_e,   x: [M, k] row-major, W_e: [k, n], y: [M, n]
 ///
-/// For each matrix that has rows and is not NZ, counts one packed_panels (rows copied into panels)
-/// or one transposed_packs (transposed while being packed), and the packed_bytes. An NZ matrix is
-/// read in place in both orientations.
+/// All are of one dtype. For each matrix that has rows and is not NZ, counts one packed_panels
+/// (rows copied into panels) or one transposed_packs (transposed while being packed), and the
+/// packed_bytes. An NZ matrix is read in place in both orientations, one of bfloat16 in that which
+/// it was packed for (LayoutError unless its pairs are those of this rank's kernels).
 Tensor multiply_row_groups(const Tensor& x, const std::vector<StoredMatrix>& matrices,
                            const std::vector<std::int64_t>& offsets, std::int64_t n);
 
-/// multiply_row_groups() for one group, into the row-major y.
+/// multiply_row_groups() for one group, into the row-major y. The y of bfloat16 operands may be
+/// float32; then nothing is rounded.
 void multiply_rows(const Tensor& x, const StoredMatrix& matrix, Tensor& y);
 
 /// w[e] = x[group e]^T y[group e],   x: [M, K], y: [M, N] row-major, w: [E, K, N] under `shape`
 ///
-/// Groups without rows give zeros.
+/// w is float32 for bfloat16 operands. Groups without rows give zeros.
 Tensor multiply_column_groups(const Tensor& x, const Tensor& y,
                               const std::vector<std::int64_t>& offsets, const Shape& shape);
 

@@ -32,6 +32,7 @@ class Linear final : public Function {
   explicit Linear(std::int64_t gradient_rows) : gradient_rows_(gradient_rows) {}
 
   std::string_view name() const override { return "linear"; }
+  bool reads_nz(std::size_t i) const override { return i == 1; }
   bool may_wait(std::size_t i) const override { return i == 1; }
   double flops() const override {
     return 2.0 * static_cast<double>(edges()[0].shape[-1]) * Function::flops();
@@ -64,7 +65,7 @@ class Linear final : public Function {
  private:
   Tensor weight_gradient_of(const Tensor& grad_output, const Tensor& x) const {
     const auto rows = x.dim(0), most = gradient_rows_ == 0 ? rows : gradient_rows_;
-    Tensor sum = Tensor::empty(edges()[1].shape, x.dtype());
+    Tensor sum = Tensor::empty(edges()[1].shape, gradient_dtype(x.dtype()));
     std::int64_t begin = 0;
     do {  // runs once even without rows, where the sums are zero
       const auto count = std::min(most, rows - begin);
@@ -87,7 +88,8 @@ Tensor linear(const Tensor& x, const Tensor& weight, std::int64_t gradient_rows)
   check<ShapeError>(weight.ndim() == 2, "linear: weight must be [out, in], got ", weight.shape());
   check<ShapeError>(weight.dim(1) == x.dim(-1), "linear: weight must be [out, ", x.dim(-1),
                     "] to match x ", x.shape(), ", got ", weight.shape());
-  check_floating("linear", "x", x);
+  check_blocks("linear", weight, 1);
+  check_reals("linear", "x", x);
   check_same_dtype("linear", "x", x, "weight", weight);
   check<ValueError>(gradient_rows >= 0, "linear: gradient_rows must not be negative, got ",
                     gradient_rows);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "framework/autograd/function.h"
@@ -27,6 +28,7 @@ class LinearCrossEntropy final : public Function {
       : ignore_index_(ignore_index), denominator_(denominator) {}
 
   std::string_view name() const override { return "linear_cross_entropy"; }
+  bool reads_nz(std::size_t i) const override { return i == 1; }
   double flops() const override {
     const auto& x = edges()[0].shape;
     return 2.0 * static_cast<double>(x[0] * x[1] * edges()[1].shape[0]);
@@ -36,7 +38,8 @@ class LinearCrossEntropy final : public Function {
     x_ = x;
     weight_ = weight;
     targets_ = targets;
-    Tensor logsumexp = Tensor::empty({x.dim(0)}, x.dtype());
+    const auto dtype = gradient_dtype(x.dtype());  // of the logits
+    Tensor logsumexp = Tensor::empty({x.dim(0)}, dtype);
     Tensor nll = empty_like(logsumexp);
     double total = 0;
     for_pieces(x, weight, [&]<class T>(std::int64_t begin, const Tensor& /*rows*/, Tensor& logits) {
@@ -45,11 +48,11 @@ class LinearCrossEntropy final : public Function {
           nll.mutable_data<T>().data() + begin, logsumexp.mutable_data<T>().data() + begin,
           logits.dim(0), logits.dim(1));
     });
-    dispatch_floating(x.dtype(), [&]<class T>() {
+    dispatch_floating(dtype, [&]<class T>() {
       for (const auto loss : nll.data<T>()) total += static_cast<double>(loss);
     });
     logsumexp_ = logsumexp;
-    return scalar(total / denominator_, x.dtype());
+    return scalar(total / denominator_, dtype);
   }
 
   TensorList backward(const TensorList& grads, InputMask needs) override {
@@ -60,19 +63,32 @@ class LinearCrossEntropy final : public Function {
     Tensor grad_x = needs[0] ? Tensor::empty(x.shape(), x.dtype()) : Tensor();
     Tensor grad_weight;
     if (needs[1]) {
-      grad_weight = x.dim(0) == 0 ? Tensor::zeros(weight.shape(), weight.dtype())
-                                  : Tensor::empty(weight.shape(), weight.dtype());
+      const auto dtype = gradient_dtype(weight.dtype());
+      grad_weight = x.dim(0) == 0 ? Tensor::zeros(weight.shape(), dtype)
+                                  : Tensor::empty(weight.shape(), dtype);
     }
+    const bool bf16 = x.dtype() == Dtype::kBFloat16;
+    Tensor rounded;
+    if (bf16) rounded = Tensor::empty({most_rows(x), weight.dim(0)}, x.dtype());
     for_pieces(x, weight, [&]<class T>(std::int64_t begin, const Tensor& rows, Tensor& logits) {
-      T* const z = logits.mutable_data<T>().data();
-      kernels::cross_entropy_backward<T>(
-          static_cast<T>(scale), z, targets.data<std::int64_t>().data() + begin, ignore_index_,
-          logsumexp.data<T>().data() + begin, z, logits.dim(0), logits.dim(1));
+      // In the place of the logits, unless it is bfloat16.
+      Tensor grad_logits = bf16 ? rows_of(rounded, 0, logits.dim(0)) : logits;
+      const auto into = [&]<class Out>(Out* to) {
+        kernels::cross_entropy_backward<T>(static_cast<T>(scale), logits.data<T>().data(),
+                                           targets.data<std::int64_t>().data() + begin,
+                                           ignore_index_, logsumexp.data<T>().data() + begin, to,
+                                           logits.dim(0), logits.dim(1));
+      };
+      if (bf16) {
+        if constexpr (std::is_same_v<T, float>) into(grad_logits.mutable_data<BFloat16>().data());
+      } else {
+        into(grad_logits.mutable_data<T>().data());
+      }
       if (needs[0]) {
         Tensor target = rows_of(grad_x, begin, logits.dim(0));
-        multiply_rows(logits, by_rows, target);
+        multiply_rows(grad_logits, by_rows, target);
       }
-      if (needs[1]) multiply_columns(logits, rows, begin > 0, grad_weight);
+      if (needs[1]) multiply_columns(grad_logits, rows, begin > 0, grad_weight);
     });
     return {grad_x, grad_weight, Tensor()};
   }
@@ -83,19 +99,22 @@ class LinearCrossEntropy final : public Function {
     return Tensor::as_strided(tensor, {count, width}, {width, 1}, tensor.offset() + begin * width);
   }
 
+  static std::int64_t most_rows(const Tensor& x) {
+    return std::min(x.dim(0), kLinearCrossEntropyRows);
+  }
+
   // Calls body<T>(begin, x[begin : end], their logits), piece by piece.
   template <class Body>
   static void for_pieces(const Tensor& x, const Tensor& weight, const Body& body) {
     const auto tokens = x.dim(0), vocabulary = weight.dim(0);
     const auto by_columns = stored_matrices(weight, 1, true)[0];
-    Tensor buffer =
-        Tensor::empty({std::min(tokens, kLinearCrossEntropyRows), vocabulary}, x.dtype());
+    Tensor buffer = Tensor::empty({most_rows(x), vocabulary}, gradient_dtype(x.dtype()));
     for (std::int64_t begin = 0; begin < tokens; begin += kLinearCrossEntropyRows) {
       const auto count = std::min(kLinearCrossEntropyRows, tokens - begin);
       const Tensor rows = rows_of(x, begin, count);
       Tensor logits = rows_of(buffer, 0, count);
       multiply_rows(rows, by_columns, logits);
-      dispatch_floating(x.dtype(),
+      dispatch_floating(logits.dtype(),
                         [&]<class T>() { body.template operator()<T>(begin, rows, logits); });
     }
   }
@@ -116,7 +135,8 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
   check<ShapeError>(weight.ndim() == 2 && weight.dim(1) == x.dim(1),
                     "linear_cross_entropy: weight must be [V, ", x.dim(1), "] to match x ",
                     x.shape(), ", got ", weight.shape());
-  check_floating("linear_cross_entropy", "x", x);
+  check_blocks("linear_cross_entropy", weight, 1);
+  check_reals("linear_cross_entropy", "x", x);
   check_same_dtype("linear_cross_entropy", "x", x, "weight", weight);
   const Tensor rows = contiguous(targets);
   const double denominator =

@@ -12,7 +12,8 @@ namespace moegrad::ops {
 ///
 /// x: [T, H]   weight: [V, H]   targets: int64 [T]   loss: [].  Keeps x, the weight and T
 /// logsumexps. Errors as for cross_entropy and linear; they begin with linear_cross_entropy.
-/// ValueError for label_smoothing and class_weights.
+/// ValueError for label_smoothing and class_weights. With bfloat16 x and weight, which may be
+/// FRACTAL_NZ, logits and loss are float32, and the gradient of the logits is rounded once.
 ///
 /// Method: P.-L. Hsu et al., Liger Kernel, arXiv:2410.10989, which computes the gradients in
 /// forward instead, for a cotangent of one.

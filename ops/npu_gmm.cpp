@@ -86,7 +86,7 @@ Tensor npu_gmm(const Tensor& weight, const Tensor& x, const RowGroups& groups) {
   check_shapes(weight, x, groups.experts());
   check<ValueError>(groups.rows() == x.dim(0), "npu_gmm: groups must have the ", x.dim(0),
                     " rows of x, got ", groups.rows());
-  check_floating("npu_gmm", "x", x);
+  check_reals("npu_gmm", "x", x);
   check_same_dtype("npu_gmm", "x", x, "weight", weight);
   return apply<NpuGMMOp>(made_with(groups),
                          is_transposed_view(weight) ? weight : contiguous(weight), contiguous(x));

@@ -43,7 +43,8 @@ class NpuGMMOp final : public Function {
 ///
 /// Differentiable in weight and x; the weight's gradient is row-major ND of the weight's shape. A
 /// weight [E, K, N] may be the transposed view of [E, N, K]. Errors: ShapeError, LayoutError for
-/// other blocks, ValueError for counts, DtypeError unless both are float32 or both float64.
+/// other blocks, ValueError for counts, DtypeError unless both are float32, float64 or bfloat16
+/// (Note [bfloat16 products]); the gradient of a bfloat16 weight is float32.
 ///
 /// The general form of the operator, without a gradient, is npu_grouped_matmul.
 Tensor npu_gmm(const Tensor& weight, const Tensor& x,

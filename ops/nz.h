@@ -8,7 +8,8 @@
 namespace moegrad::ops {
 
 // Conversions between row-major ND and FRACTAL_NZ (Note [FRACTAL_NZ]). They are copies and are not
-// recorded on the tape. For float32 and float64.
+// recorded on the tape. For float32, float64 and bfloat16, whose blocks get the pairs that this
+// rank's kernels read (Note [FRACTAL_NZ of bfloat16]).
 
 /// a: [K, N] or [B, K, N] ND -> the same shape as NZ blocks, padding zero. Counts one
 /// nz_conversions.
@@ -19,8 +20,8 @@ Tensor nz_to_nd(const Tensor& a);
 
 /// Takes the slice [start, end) along `dim` (0 or 1) of the ND matrix `in` [R, C] and writes it
 /// into `out`, an NZ tensor. The slice [batch * k, n] is the stack of `out`'s blocks [batch, k, n].
-/// Padding becomes zero. bfloat16 input may be widened to a float32 output. Counts one
-/// nz_conversions.
+/// Padding becomes zero. bfloat16 input may be widened to a float32 output, and float32 input
+/// rounded to a bfloat16 output. Counts one nz_conversions.
 ///
 /// The original is called npu_special_slice (aclnnSliceNz). Its reviewers found that name too
 /// broad.

@@ -95,9 +95,8 @@ GroupBytes bytes_of(const fsdp::ParamGroup& group, const fsdp::Policy& policy, b
                     int sources) {
   const auto dtype = group.params().front().sharded.dtype();
   const auto size = size_of(dtype);
-  const auto& mixed = policy.mixed_precision;
-  const auto wire = mixed.param_dtype.value_or(dtype);
-  const auto reduce = mixed.reduce_dtype.value_or(dtype);
+  const auto wire = group.dtypes().wire;
+  const auto reduce = policy.mixed_precision.reduce_dtype.value_or(dtype);
   const std::int64_t ranks = group.ranks().num_shards();
   GroupBytes bytes{.gathered = group.unsharded_bytes()};
   if (wire != dtype) bytes.wire = group.layout().slice_numel * size_of(wire);
@@ -147,7 +146,7 @@ class StagedBytes {
     };
     const auto numel = group.layout().slice_numel, reduced = numel + further_uses(group);
     auto& [gather, reduction] = largest_[ranks.get()];
-    gather = std::max(gather, staged(numel, policy.mixed_precision.param_dtype));
+    gather = std::max(gather, staged(numel, group.dtypes().wire));
     reduction = std::max(reduction, staged(reduced, policy.mixed_precision.reduce_dtype));
     const auto size = size_of(policy.mixed_precision.reduce_dtype.value_or(dtype));
     replicas_ = std::max(replicas_, of_sum(reduced * size, group.ranks().num_replicas()));

@@ -11,6 +11,8 @@
 #include "framework/runtime/error.h"
 #include "framework/tensor/meta.h"
 #include "nn/init.h"
+#include "nn/operand.h"
+#include "ops/copies.h"
 #include "ops/linear_cross_entropy.h"
 
 namespace moegrad::models {
@@ -111,11 +113,12 @@ CausalLM::Output CausalLM::forward(const Tensor& tokens,
   if (options.output_hidden_states) output.hidden_states.back() = normed;
   const WeightUseGuard use(config_.tie_word_embeddings ? 1 : 0);  // the embedding's is use 0
   if (!options.targets.defined()) {
-    output.logits = (*lm_head_)(normed);  // [T, V]
+    output.logits = ops::cast((*lm_head_)(normed), config_.dtype);  // [T, V]
     return output;
   }
   const auto cross_entropy = [](nn::Linear& head, const Tensor& x, const Tensor& targets) {
-    return ops::linear_cross_entropy(x, head.weight(), targets, {.denominator = 1.0});
+    return ops::linear_cross_entropy(nn::operand(head, x), nn::operand(head, head.weight()),
+                                     targets, {.denominator = 1.0});
   };
   output.ce_sum = lm_head_->call_method(cross_entropy, normed, options.targets);
   return output;

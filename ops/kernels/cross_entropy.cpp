@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "framework/runtime/parallel_for.h"
+#include "framework/tensor/dtype.h"
 #include "ops/kernels/exp.h"
 #include "ops/kernels/row_reduce.h"
 
@@ -15,9 +16,9 @@ std::int64_t row_grain(std::int64_t v) {
 }
 
 // __restrict, because the compiler cannot see that the rows do not overlap.
-template <class T>
-void scaled_exp_row(T scale, const T* __restrict x, T shift, T* __restrict y, std::int64_t v) {
-  for (std::int64_t i = 0; i < v; ++i) y[i] = scale * exp(x[i] - shift);
+template <class T, class Out>
+void scaled_exp_row(T scale, const T* __restrict x, T shift, Out* __restrict y, std::int64_t v) {
+  for (std::int64_t i = 0; i < v; ++i) y[i] = Out(scale * exp(x[i] - shift));
 }
 
 }  // namespace
@@ -37,20 +38,21 @@ void cross_entropy(const T* x, const std::int64_t* targets, std::int64_t ignore_
   });
 }
 
-template <class T>
+template <class T, class Out>
 void cross_entropy_backward(T scale, const T* x, const std::int64_t* targets,
-                            std::int64_t ignore_index, const T* lse, T* dx, std::int64_t n,
+                            std::int64_t ignore_index, const T* lse, Out* dx, std::int64_t n,
                             std::int64_t v) {
   parallel_for(n, row_grain(v), [&](std::int64_t begin, std::int64_t end) {
     for (auto t = begin; t < end; ++t) {
       const T* in = x + t * v;
-      T* out = dx + t * v;
+      Out* out = dx + t * v;
       if (targets[t] == ignore_index) {
-        std::fill(out, out + v, T{0});
+        std::fill(out, out + v, Out(T{0}));
         continue;
       }
+      const T of_target = scale * exp(in[targets[t]] - lse[t]) - scale;
       scaled_exp_row(scale, in, lse[t], out, v);
-      out[targets[t]] -= scale;
+      out[targets[t]] = Out(of_target);
     }
   });
 }
@@ -61,6 +63,8 @@ template void cross_entropy(const double*, const std::int64_t*, std::int64_t, do
                             std::int64_t, std::int64_t);
 template void cross_entropy_backward(float, const float*, const std::int64_t*, std::int64_t,
                                      const float*, float*, std::int64_t, std::int64_t);
+template void cross_entropy_backward(float, const float*, const std::int64_t*, std::int64_t,
+                                     const float*, BFloat16*, std::int64_t, std::int64_t);
 template void cross_entropy_backward(double, const double*, const std::int64_t*, std::int64_t,
                                      const double*, double*, std::int64_t, std::int64_t);
 

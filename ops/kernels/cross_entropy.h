@@ -12,9 +12,10 @@ void cross_entropy(const T* x, const std::int64_t* targets, std::int64_t ignore_
                    T* lse, std::int64_t n, std::int64_t v);
 
 /// Overwrites dx[t, :] = scale * (exp(x[t, :] - lse[t]) - [v = targets[t]]); zero for ignored rows.
-template <class T>
+/// Out is T, whose dx may be x, or BFloat16, to which results are rounded.
+template <class T, class Out>
 void cross_entropy_backward(T scale, const T* x, const std::int64_t* targets,
-                            std::int64_t ignore_index, const T* lse, T* dx, std::int64_t n,
+                            std::int64_t ignore_index, const T* lse, Out* dx, std::int64_t n,
                             std::int64_t v);
 
 }  // namespace moegrad::kernels

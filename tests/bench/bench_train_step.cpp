@@ -55,6 +55,7 @@ struct Options {
   int ranks = 1;
   int threads = 2;                    // per rank
   std::optional<CpuKernels> kernels;  // the fastest by default
+  Dtype dtype = Dtype::kFloat32;      // of the arithmetic
   int expert_parallel = 1;
   bool merge_sources = false;
   std::int64_t steps = 5;
@@ -90,6 +91,8 @@ struct Measured {
   double loss = 0;
   std::map<std::string, double> functions;  // seconds per step, median
   std::int64_t peak_bytes = 0;
+  std::int64_t activation_bytes = 0;  // at most, of all ranks
+  CpuKernels kernels = {};
   Requests requests;               // of all ranks, in all timed steps
   std::int64_t rows_sent = 0;      // by a rank, to experts of others, in all timed steps
   std::int64_t exchange_wait = 0;  // nanoseconds
@@ -124,10 +127,14 @@ Measured run_rank(RankContext& context, const Options& options,
                   const training::SpeedPreset& preset) {
   models::CausalLM model(preset.config, /*seed=*/1);
   training::recompute_layers(model, options.recompute);
+  const bool bf16 = options.dtype == Dtype::kBFloat16;
+  if (bf16) model.compute_in(options.dtype);
   if (options.ranks > 1) {
     const auto meshes =
         make_meshes(context.group(), {.dp_shard = options.ranks, .ep = options.expert_parallel});
-    training::shard_model(model, meshes, {});
+    fsdp::Policy policy;
+    if (bf16) policy.mixed_precision.param_dtype = options.dtype;
+    training::shard_model(model, meshes, policy);
     for (const auto& [path, module] : model.named_modules()) {
       auto* const mixture = dynamic_cast<nn::MoE*>(module);
       if (mixture == nullptr || !options.merge_sources) continue;
@@ -186,6 +193,8 @@ Measured run_rank(RankContext& context, const Options& options,
   result.exchange_wait = counters.exchange_wait - wait_before;
   result.arena_blocks = context.arena()->system_allocations() - blocks;
   result.peak_bytes = context.arena()->peak().total();
+  result.activation_bytes = context.arena()->peak(MemoryTag::kActivations);
+  result.kernels = context.kernels();
 
   std::map<std::string, std::vector<double>> functions;
   for (std::int64_t i = 0; i < options.steps; ++i) {
@@ -208,6 +217,7 @@ Measured run_rank(RankContext& context, const Options& options,
 void sum_over_ranks(ProcessGroup& group, Measured& own) {
   own.loss = all_reduce(group, own.loss);
   own.peak_bytes = all_reduce(group, own.peak_bytes);
+  own.activation_bytes = all_reduce(group, own.activation_bytes);
   own.arena_blocks = all_reduce(group, own.arena_blocks);
   if (!mpi_environment()) return;
   auto& [page_faults, new_calls, new_bytes, cpu_us] = own.requests;
@@ -217,7 +227,8 @@ void sum_over_ranks(ProcessGroup& group, Measured& own) {
 }
 
 int run(const Options& options) {
-  const auto preset = training::resized(training::speed_preset(options.preset), options.sizes);
+  auto preset = training::resized(training::speed_preset(options.preset), options.sizes);
+  preset.config.dtype = gradient_dtype(options.dtype);  // of the parameters
   Measured measured;  // on rank 0
   LaunchOptions launch_options;
   launch_options.threads_per_rank = options.threads;
@@ -268,6 +279,9 @@ int run(const Options& options) {
                                    {"backward_ms", 1e3 * time.backward},
                                    {"optimizer_ms", 1e3 * time.optimizer},
                                    {"peak_bytes", peak_bytes},
+                                   {"activation_bytes", measured.activation_bytes},
+                                   {"dtype", to_string(options.dtype)},
+                                   {"kernels", to_string(measured.kernels)},
                                    {"page_faults_per_step", per_step(requests.page_faults)},
                                    {"arena_blocks_per_step", per_step(arena_blocks)},
                                    {"new_calls_per_step", per_step(requests.new_calls)},
@@ -284,13 +298,13 @@ int run(const Options& options) {
   std::cout << std::fixed << std::setprecision(1) << options.preset << " (" << preset.sequences
             << " x " << preset.length << " tokens, " << preset.config.num_experts << " experts), "
             << options.ranks << " ranks x " << options.threads
-            << " threads: " << tokens / time.total() << " tokens/s, MFU " << 100 * mfu << " % of "
+            << " threads, " << options.dtype << " by " << measured.kernels << ": " << tokens / time.total() << " tokens/s, MFU " << 100 * mfu << " % of "
             << peak / 1e9 << " GFLOP/s, loss " << std::setprecision(4) << loss
             << std::setprecision(1) << "\nstep " << 1e3 * time.total() << " ms (fastest "
             << 1e3 * steps.front().total() << "): forward " << 1e3 * time.forward << ", backward "
             << 1e3 * time.backward << ", optimizer " << 1e3 * time.optimizer << "; peak "
-            << static_cast<double>(peak_bytes) / 1048576
-            << " MiB\na step: " << per_step(requests.page_faults) << " page faults, "
+            << static_cast<double>(peak_bytes) / 1048576 << " MiB, of activations "
+            << static_cast<double>(measured.activation_bytes) / 1048576 << " MiB\na step: " << per_step(requests.page_faults) << " page faults, "
             << per_step(arena_blocks) << " arena blocks from the system, "
             << per_step(requests.new_calls) << " calls of operator new for "
             << per_step(requests.new_bytes) / 1024 << " KiB, " << per_step(requests.cpu_us) / 1e3
@@ -325,7 +339,7 @@ int parse_and_run(int argc, char** argv) {
        number_option("experts", options.sizes.experts, {1, 1 << 20},
                      "instead of the preset's; as large, and as many of them for each token"),
        world_size_option(options.ranks, 1024), threads_option(options.threads),
-       kernels_option(options.kernels),
+       kernels_option(options.kernels), arithmetic_option(options.dtype),
        number_option("expert-parallel", options.expert_parallel, {1, 1024},
                      "ranks that have the experts of a layer between them"),
        flag_option("merge-sources", options.merge_sources,

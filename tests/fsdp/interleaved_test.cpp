@@ -185,7 +185,7 @@ TensorList gradients(const Way& way) {
     const auto mesh = test::fsdp_mesh(context.group(), way.ranks);
     fsdp::Policy policy;
     if (way.narrow) {
-      policy.mixed_precision = {.param_dtype = Dtype::kBFloat16, .reduce_dtype = Dtype::kFloat32};
+      policy.mixed_precision = {.wire_dtype = Dtype::kBFloat16, .reduce_dtype = Dtype::kFloat32};
     }
     for (const auto& [path, module] : model.named_modules()) {
       if (way.units_for_experts && is_experts(path)) fsdp::fully_shard(*module, mesh, policy);

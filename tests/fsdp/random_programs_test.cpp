@@ -29,7 +29,7 @@ TensorList reference_gradients(const Plan& plan, std::int64_t step) {
 Policy random_policy(Draws& draw, const Plan& plan) {
   Policy policy;
   if (draw.one_in(2)) policy.reshard_after_forward = draw.one_in(2);
-  if (draw.one_in(3)) policy.mixed_precision.param_dtype = Dtype::kBFloat16;
+  if (draw.one_in(3)) policy.mixed_precision.wire_dtype = Dtype::kBFloat16;
   policy.forward_prefetch = static_cast<int>(draw.below(3));
   const bool columns = draw.one_in(3) && plan.width % (plan.world / plan.replicas) == 0;
   policy.shard_placement = [columns](const nn::ParameterSlot& slot) {

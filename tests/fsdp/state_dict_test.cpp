@@ -225,7 +225,7 @@ TEST(StateDict, OfAShardedModelGoesToAnyNumberOfRanks) {
 TEST(StateDict, IsThatOfTheShardsWhileParametersAreGathered) {
   const auto config = tied_config();
   const Policy policy = {.reshard_after_forward = false,
-                         .mixed_precision = {.param_dtype = Dtype::kBFloat16}};
+                         .mixed_precision = {.wire_dtype = Dtype::kBFloat16}};
   const auto expected = models::CausalLM(config, 3).state_dict();
   const auto batch = test::toy_batch(config.vocab_size);
   launch(3, [&](RankContext& context) {

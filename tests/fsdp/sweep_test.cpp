@@ -70,7 +70,7 @@ class RandomTraining {
     ToyTraining training = {.ranks = ranks_, .steps = 3, .micro_batches = 8};
     auto& policy = training.policy;
     if (narrow_) {
-      policy.mixed_precision = {.param_dtype = Dtype::kBFloat16, .reduce_dtype = Dtype::kBFloat16};
+      policy.mixed_precision = {.wire_dtype = Dtype::kBFloat16, .reduce_dtype = Dtype::kBFloat16};
     }
     if (draw(3) > 0) policy.reshard_after_forward = draw(2) == 0;
     policy.linear_only_shard = draw(2) == 0;
@@ -124,7 +124,7 @@ class RandomTraining {
 TEST(Jitter, RandomDelaysInAThousandTrainingsChangeNoBit) {
   ToyTraining one = {.steps = 3, .micro_batches = 8};
   const auto wide = train_sharded(sharded_toy_config(), one);
-  one.policy.mixed_precision = {.param_dtype = Dtype::kBFloat16, .reduce_dtype = Dtype::kBFloat16};
+  one.policy.mixed_precision = {.wire_dtype = Dtype::kBFloat16, .reduce_dtype = Dtype::kBFloat16};
   const auto narrow = train_sharded(sharded_toy_config(), one);
   for (std::uint64_t trial = 0; trial < 1000; ++trial) {
     RandomTraining random(trial);

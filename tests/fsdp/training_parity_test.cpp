@@ -19,7 +19,7 @@ constexpr fsdp::Accumulation kEveryAccumulation[] = {
     fsdp::Accumulation::kKeepUntilLast, fsdp::Accumulation::kReduceEach,
     fsdp::Accumulation::kScatterEach, fsdp::Accumulation::kReducePairs};
 
-const fsdp::MixedPrecisionPolicy kNarrow = {.param_dtype = Dtype::kBFloat16,
+const fsdp::MixedPrecisionPolicy kNarrow = {.wire_dtype = Dtype::kBFloat16,
                                             .reduce_dtype = Dtype::kBFloat16};
 
 /// What a step over 16 micro-batches gives on one rank; eight ranks have two each.

@@ -336,7 +336,7 @@ TEST(GroupedMatmul, RejectsWhatDoesNotFit) {
   EXPECT_EQ(message_of<DtypeError>([&] {
               grouped_matmul(Tensor::zeros({8, 5}, Dtype::kInt64), weight, offsets);
             }),
-            "grouped_matmul: x must be float32 or float64, got int64");
+            "grouped_matmul: x must be float32, float64 or bfloat16, got int64");
   EXPECT_EQ(message_of<DtypeError>([&] {
               grouped_matmul(x, randn({3, 5, 4}, 1, Dtype::kFloat32), offsets);
             }),

@@ -2,6 +2,7 @@
 #include "ops/linear.h"
 
 #include "framework/runtime/rank_context.h"
+#include "ops/nz.h"
 #include "ops/views.h"
 #include "tests/ops/matmul_reference.h"
 #include "tests/testing.h"
@@ -155,6 +156,18 @@ TEST(Linear, ComputesOnlyTheGradientAskedFor) {
   EXPECT_FALSE(x.grad().defined());
 }
 
+TEST(Linear, HasTheSameBitsWithAWeightInFractalNz) {
+  const auto run = [](Tensor weight) {
+    const Tensor x = randn({9, 35}, 1, Dtype::kFloat32, true);
+    const Tensor y = linear(x, weight.set_requires_grad(true));
+    y.backward(randn({9, 21}, 3, Dtype::kFloat32));
+    return TensorList{y.detach(), x.grad(), weight.grad()};
+  };
+  const Tensor weight = randn({21, 35}, 2, Dtype::kFloat32);
+  const auto nd = run(weight.detach()), nz = run(nd_to_nz(weight));
+  for (std::size_t i = 0; i < nd.size(); ++i) EXPECT_TRUE(bitwise_equal(nd[i], nz[i])) << i;
+}
+
 TEST(Linear, RejectsWhatDoesNotFit) {
   EXPECT_EQ(message_of<ShapeError>([] {
               linear(randn({}), randn({4, 5}));
@@ -175,16 +188,17 @@ TEST(Linear, RejectsWhatDoesNotFit) {
   EXPECT_EQ(message_of<DtypeError>([] {
               linear(Tensor::zeros({2, 5}, Dtype::kInt64), randn({4, 5}));
             }),
-            "linear: x must be float32 or float64, got int64");
+            "linear: x must be float32, float64 or bfloat16, got int64");
   EXPECT_EQ(message_of<DtypeError>([] {
               linear(randn({2, 5}), randn({4, 5}, 1, Dtype::kFloat32));
             }),
             "linear: x is float64 but weight is float32");
-  const Tensor nz = Tensor::empty_nz({4, 5}, {1, 4, 5}, Dtype::kFloat64);
-  EXPECT_EQ(message_of<LayoutError>([&] {
-              linear(randn({2, 5}), nz);
-            }),
-            "linear: input 1 must be row-major ND, got FRACTAL_NZ; convert it with nz_to_nd");
+  const Tensor nz = Tensor::empty_nz({4, 5}, {2, 2, 5}, Dtype::kFloat64);
+  EXPECT_EQ(
+      message_of<LayoutError>([&] {
+        linear(randn({2, 5}), nz);
+      }),
+      "linear: weight [4, 5] must be FRACTAL_NZ blocks of that shape, got blocks of [2, 2, 5]");
 }
 
 }  // namespace

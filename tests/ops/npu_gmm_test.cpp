@@ -153,7 +153,7 @@ TEST(NpuGmm, RejectsWhatDoesNotFit) {
   EXPECT_EQ(message_of<DtypeError>([&] {
               npu_gmm(weight, Tensor::zeros({5, 3}, Dtype::kInt64), tokens);
             }),
-            "npu_gmm: x must be float32 or float64, got int64");
+            "npu_gmm: x must be float32, float64 or bfloat16, got int64");
   EXPECT_EQ(message_of<DtypeError>([&] {
               npu_gmm(randn({2, 3, 4}, 1, Dtype::kFloat32), x, tokens);
             }),

@@ -171,7 +171,7 @@ OpEntry linear_cross_entropy_op() {
                   {"a weight that does not fit", call(x, randn({3, 5})), "ShapeError",
                    "linear_cross_entropy: weight must be [V, 4] to match x [2, 4], got [3, 5]"},
                   {"integers", call(Tensor::zeros({2, 4}, Dtype::kInt64), weight), "DtypeError",
-                   "linear_cross_entropy: x must be float32 or float64, got int64"},
+                   "linear_cross_entropy: x must be float32, float64 or bfloat16, got int64"},
                   {"mixed dtypes", call(x, randn({3, 4}, 1, Dtype::kFloat32)), "DtypeError",
                    "linear_cross_entropy: x is float64 but weight is float32"},
                   {"a target out of range", call(x, randn({1, 4})), "ValueError",

@@ -146,7 +146,7 @@ OpEntry linear_op() {
                   {"other sizes", linear(randn({2, 3}), randn({3, 2})), "ShapeError",
                    "linear: weight must be [out, 3] to match x [2, 3], got [3, 2]"},
                   {"integers", linear(Tensor::zeros({2, 3}, Dtype::kInt64), randn({2, 3})),
-                   "DtypeError", "linear: x must be float32 or float64, got int64"},
+                   "DtypeError", "linear: x must be float32, float64 or bfloat16, got int64"},
                   {"mixed dtypes", linear(randn({2, 3}), randn({4, 3}, 1, Dtype::kFloat32)),
                    "DtypeError", "linear: x is float64 but weight is float32"}};
   return entry;
@@ -227,7 +227,7 @@ OpEntry grouped_matmul_op() {
       {"offsets that end early", grouped(randn({3, 4}), randn({2, 4, 2}), {0, 1, 2}), "ValueError",
        "grouped_matmul: offsets must end at the 3 rows of x, got 2"},
       {"integers", grouped(Tensor::zeros({1, 2}, Dtype::kInt64), randn({1, 2, 2}), {0, 1}),
-       "DtypeError", "grouped_matmul: x must be float32 or float64, got int64"},
+       "DtypeError", "grouped_matmul: x must be float32, float64 or bfloat16, got int64"},
       {"mixed dtypes", grouped(randn({1, 2}), randn({1, 2, 2}, 1, Dtype::kFloat32), {0, 1}),
        "DtypeError", "grouped_matmul: x is float64 but weight is float32"}};
   return entry;

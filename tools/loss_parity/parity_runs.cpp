@@ -150,7 +150,7 @@ Run run_sharded(const ParityOptions& options, const StepData& data, const Parity
   const auto config = model_config(options, layout.dtype, nn::ExpertWeights::kPretransposed);
   fsdp::Policy policy = {.reshard_after_forward = layout.reshard_after_forward};
   if (layout.bf16_wire) {
-    policy.mixed_precision = {.param_dtype = Dtype::kBFloat16, .reduce_dtype = Dtype::kBFloat16};
+    policy.mixed_precision = {.wire_dtype = Dtype::kBFloat16, .reduce_dtype = Dtype::kBFloat16};
   }
   Run run{.name = layout.name() + (replay != nullptr ? ", experts replayed" : "")};
   // Steps up to `until`, from the newest checkpoint in `folder` if that is not empty.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/config/common_options.h"
 
+#include <array>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -55,6 +56,13 @@ Option kernels_option(std::optional<CpuKernels>& value) {
              "instructions of products, of those that this CPU has; all give the same "
              "bits; default: the fastest")
       .at_resume_of(AtResume::kRanks);
+}
+
+Option arithmetic_option(Dtype& value) {
+  static constexpr std::array<std::pair<std::string_view, Dtype>, 3> kArithmetic = {
+      {{"bf16", Dtype::kBFloat16}, {"fp32", Dtype::kFloat32}, {"fp64", Dtype::kFloat64}}};
+  return choice_option<Dtype>("dtype", value, kArithmetic,
+                              "arithmetic; bf16: of products, the parameters are fp32");
 }
 
 Option micro_batches_option(std::int64_t& value, std::string description) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "framework/runtime/cpu_kernels.h"
+#include "framework/tensor/dtype.h"
 #include "train/config/option.h"
 
 namespace moegrad::training {
@@ -22,6 +23,8 @@ void check_one_process();
 Option threads_option(int& value);
 /// --kernels
 Option kernels_option(std::optional<CpuKernels>& value);
+/// --dtype
+Option arithmetic_option(Dtype& value);
 /// --micro-batches
 Option micro_batches_option(std::int64_t& value, std::string description);
 /// --batch

@@ -56,12 +56,14 @@ void check_data(const TrainConfig& config, const models::CausalLMConfig& model) 
                     longest);
 }
 
-// Requires a dtype that values travel or are exported in to be bf16 or the dtype of the arithmetic.
-void check_narrow(const char* name, std::optional<Dtype> dtype, Dtype own) {
+// Requires a dtype that values travel or are exported in to be bf16 or the dtype of the parameters.
+void check_narrow(const char* name, std::optional<Dtype> dtype, Dtype arithmetic) {
   const auto name_in_options = [](Dtype one) { return name_of<Dtype>(one, kDtypes); };
+  const auto own = gradient_dtype(arithmetic);
   check<UsageError>(!dtype || *dtype == Dtype::kBFloat16 || *dtype == own, name,
-                    ": must be bf16 or what --dtype is, ", name_in_options(own), ", got ",
-                    name_in_options(dtype.value_or(own)));
+                    own == arithmetic ? ": must be bf16 or what --dtype is, "
+                                      : ": must be bf16 or what the parameters are, ",
+                    name_in_options(own), ", got ", name_in_options(dtype.value_or(own)));
 }
 
 void check_profile(const TrainConfig& config) {
@@ -174,7 +176,7 @@ TrainConfig TrainConfig::resolved() const {
   config.model.layout = layout_of(model);
   config.model.expert_weights = storage_of(model);
   config.parallel.wire_dtype = parallel.wire_dtype.value_or(model.dtype);
-  config.parallel.reduce_dtype = parallel.reduce_dtype.value_or(model.dtype);
+  config.parallel.reduce_dtype = parallel.reduce_dtype.value_or(gradient_dtype(model.dtype));
   return config;
 }
 
@@ -189,7 +191,7 @@ void TrainConfig::fill_in_balance() {
 models::CausalLMConfig TrainConfig::model_config() const {
   auto shape = configured_model(model);
   shape.expert_weights = storage_of(model);
-  shape.dtype = model.dtype;
+  shape.dtype = gradient_dtype(model.dtype);  // of the parameters, which are updated
   return shape;
 }
 
@@ -199,8 +201,9 @@ fsdp::Policy TrainConfig::policy() const {
   policy.linear_only_shard = parallel.linear_only_shard;
   policy.forward_prefetch = parallel.prefetch;
   policy.gathered_layout = layout_of(model);
-  if (parallel.wire_dtype == Dtype::kBFloat16) {
-    policy.mixed_precision.param_dtype = Dtype::kBFloat16;
+  if (model.dtype == Dtype::kBFloat16) policy.mixed_precision.param_dtype = model.dtype;
+  if (parallel.wire_dtype && parallel.wire_dtype != model.dtype) {
+    policy.mixed_precision.wire_dtype = parallel.wire_dtype;
   }
   if (parallel.reduce_dtype == Dtype::kBFloat16) {
     policy.mixed_precision.reduce_dtype = Dtype::kBFloat16;

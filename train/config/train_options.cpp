@@ -24,8 +24,6 @@ using Named = std::pair<std::string_view, T>;
 
 constexpr std::array<Named<std::optional<TokenDtype>>, 2> kTokenDtypes = {
     {{"uint16", TokenDtype::kUInt16}, {"uint32", TokenDtype::kUInt32}}};
-constexpr std::array<Named<Dtype>, 2> kArithmetic = {
-    {{"fp32", Dtype::kFloat32}, {"fp64", Dtype::kFloat64}}};
 constexpr std::array<Named<std::optional<Dtype>>, 3> kTravelling = {
     {{"bf16", Dtype::kBFloat16}, {"fp32", Dtype::kFloat32}, {"fp64", Dtype::kFloat64}}};
 constexpr std::array<Named<std::optional<Layout>>, 2> kLayouts = {
@@ -132,7 +130,7 @@ void add_model_options(std::vector<Option>& all, TrainConfig::Model& model) {
                     .excluding("config")
                     .excluding("preset")
                     .at_resume_of(AtResume::kContents));
-  all.push_back(choice_option<Dtype>("dtype", dtype, kArithmetic, "arithmetic"));
+  all.push_back(arithmetic_option(dtype));
   all.push_back(switch_option("grouped-matmul-nz-transpose", nz_transpose,
                               "1: expert weights stored pre-transposed and gathered as FRACTAL_NZ; "
                               "0: as in Hugging Face, gathered row-major")
@@ -197,7 +195,7 @@ void add_parallel_options(std::vector<Option>& all, TrainConfig::Parallel& paral
       "wire-dtype", wire, kTravelling, "bf16: parameters travel as that; default: as --dtype"));
   all.push_back(choice_option<std::optional<Dtype>>(
       "reduce-dtype", reduce, kTravelling,
-      "bf16: gradients are summed as that; default: as --dtype"));
+      "bf16: gradients are summed as that; default: as the parameters"));
 }
 
 void add_memory_options(std::vector<Option>& all, TrainConfig::Memory& memory) {
@@ -294,7 +292,7 @@ void add_output_options(std::vector<Option>& all, TrainConfig::Output& output) {
   add(path_option("export-hf", export_hf, PathKind::kExportFolder,
                   "folder for the trained model as Hugging Face keeps it"));
   add(choice_option<std::optional<Dtype>>("export-dtype", export_dtype, kTravelling,
-                                          "bf16: half as large; default: as --dtype")
+                                          "bf16: half as large; default: as the parameters")
           .needing("export-hf"));
   add(text_option("prompt", prompt, "start of the sample"));
   add(number_option("sample-bytes", sample_bytes, {0, 1 << 20}, "length of the sample; 0: none"));

@@ -158,6 +158,16 @@ void round_row(const float* from, BFloat16* to, std::int64_t n) {
 
 }  // namespace
 
+void pack_right(const RightOperand<BFloat16>& b, std::int64_t k, std::int64_t n, std::int64_t j0,
+                std::int64_t j_end, PairOrder order, std::byte* panels) {
+  const bool by_rows = b.form == RightForm::kRows;
+  const auto k_stride = by_rows ? b.stride : 1, j_stride = by_rows ? 1 : b.stride;
+  for (auto j = j0; j < j_end; j += kPanel, panels += (k + kUnit - 1) / kUnit * kUnitBytes) {
+    pack_panel({b.data + j * j_stride, k_stride, j_stride}, k, std::min(kPanel, n - j), order,
+               panels);
+  }
+}
+
 void multiply_block(const Problem& problem, std::int64_t i0, std::int64_t rows, std::int64_t j0,
                     std::int64_t columns, const Loops& loops) {
   const bool rounds = problem.rounded_c != nullptr;

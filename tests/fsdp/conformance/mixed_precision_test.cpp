@@ -28,6 +28,7 @@ constexpr auto kF64 = Dtype::kFloat64;
 struct Precision {
   Dtype master = kF32;
   std::optional<Dtype> param = std::nullopt;
+  std::optional<Dtype> wire = std::nullopt;
   std::optional<Dtype> reduce = std::nullopt;
   std::optional<Dtype> output = std::nullopt;
   Dtype compute = kF32;  // and what must come of it
@@ -35,7 +36,8 @@ struct Precision {
   Dtype reduced = kF32;
 
   MixedPrecisionPolicy policy() const {
-    return {.param_dtype = param, .reduce_dtype = reduce, .output_dtype = output};
+    return {
+        .param_dtype = param, .wire_dtype = wire, .reduce_dtype = reduce, .output_dtype = output};
   }
 };
 
@@ -48,15 +50,15 @@ std::ostream& operator<<(std::ostream& out, const Precision& precision) {
 // float32 and by default reduced as such. float32 parameters of float64 masters are computed in.
 const std::vector<Precision>& precisions() {
   static const std::vector<Precision> all = {
-      {.param = kBF16, .gathered = kBF16},
-      {.param = kBF16, .reduce = kF32, .gathered = kBF16},
+      {.wire = kBF16, .gathered = kBF16},
+      {.wire = kBF16, .reduce = kF32, .gathered = kBF16},
       {.reduce = kBF16, .reduced = kBF16},
-      {.param = kBF16, .reduce = kBF16, .gathered = kBF16, .reduced = kBF16},
+      {.wire = kBF16, .reduce = kBF16, .gathered = kBF16, .reduced = kBF16},
       {.master = kF64, .param = kF32},
       {.master = kF64, .param = kF32, .output = kF64},
       {.master = kF64, .param = kF32, .reduce = kF64, .reduced = kF64},
       {.master = kF64, .param = kF32, .reduce = kBF16, .reduced = kBF16},
-      {.master = kF64, .param = kBF16, .compute = kF64, .gathered = kBF16, .reduced = kF64}};
+      {.master = kF64, .wire = kBF16, .compute = kF64, .gathered = kBF16, .reduced = kF64}};
   return all;
 }
 

@@ -317,7 +317,7 @@ TEST(PretrainedOnRanks, SavesAndLoadsTheShardsWhileParametersAreGathered) {
   const auto config = toy_config();
   const auto tensors = write_source(folder / "source.safetensors", config);
   const fsdp::Policy policy = {.reshard_after_forward = false,
-                               .mixed_precision = {.param_dtype = Dtype::kBFloat16}};
+                               .mixed_precision = {.wire_dtype = Dtype::kBFloat16}};
   const auto batch = test::toy_batch(config.vocab_size);
   on_ranks(3, config, policy, [&](CausalLM& model, fsdp::State&) {
     const auto is_gathered = [&] {

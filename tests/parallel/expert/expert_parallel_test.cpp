@@ -54,7 +54,7 @@ TEST_P(Grids, TrainToTheBitsOfOneRank) {
        .dtype = Dtype::kFloat64,
        .weights = nn::ExpertWeights::kHuggingFace},
       {.what = "parameters travel as bfloat16",
-       .policy = {.mixed_precision = {.param_dtype = Dtype::kBFloat16}}},
+       .policy = {.mixed_precision = {.wire_dtype = Dtype::kBFloat16}}},
       {.what = "gradients are reduced as bfloat16",
        .policy = {.mixed_precision = {.reduce_dtype = Dtype::kBFloat16}}},
       {.what = "row-major", .policy = {.gathered_layout = Layout::kND}}};

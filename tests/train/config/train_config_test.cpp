@@ -52,7 +52,7 @@ TEST(TrainConfig, SaysHowLayersAreSharded) {
   EXPECT_EQ(policy.reshard_after_forward, false);
   EXPECT_EQ(policy.forward_prefetch, 3);
   EXPECT_TRUE(policy.linear_only_shard);
-  EXPECT_EQ(policy.mixed_precision.param_dtype, Dtype::kBFloat16);
+  EXPECT_EQ(policy.mixed_precision.wire_dtype, Dtype::kBFloat16);
   EXPECT_FALSE(policy.mixed_precision.reduce_dtype.has_value());
 }
 
