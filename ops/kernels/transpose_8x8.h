@@ -7,10 +7,10 @@
 
 namespace moegrad::kernels {
 
-/// target[c * target_stride + r] = row(r)[c] for r, c < 8, where row(r) is a pointer.
-template <class T, class Row>
-inline void transpose_8x8(const Row& row, T* target, std::int64_t target_stride) {
-  if constexpr (sizeof(T) == 4) {
+/// to(c)[r] = row(r)[c] for r, c < 8, where row(r) and to(c) are pointers.
+template <class Row, class To>
+inline void transpose_8x8(const Row& row, const To& to) {
+  if constexpr (sizeof(*to(0)) == 4) {
     // in[h + r] holds columns h ... h + 3 of rows r and r + 4, for h = 0, 4.
     Vec<float> in[8], pairs[4];
 #pragma GCC unroll 4
@@ -25,17 +25,22 @@ inline void transpose_8x8(const Row& row, T* target, std::int64_t target_stride)
       pairs[1] = high(in[h], in[h + 1]);
       pairs[2] = low(in[h + 2], in[h + 3]);
       pairs[3] = high(in[h + 2], in[h + 3]);
-      float* const to = target + h * target_stride;
-      low_pairs(pairs[0], pairs[2]).store(to);
-      high_pairs(pairs[0], pairs[2]).store(to + target_stride);
-      low_pairs(pairs[1], pairs[3]).store(to + 2 * target_stride);
-      high_pairs(pairs[1], pairs[3]).store(to + 3 * target_stride);
+      low_pairs(pairs[0], pairs[2]).store(to(h));
+      high_pairs(pairs[0], pairs[2]).store(to(h + 1));
+      low_pairs(pairs[1], pairs[3]).store(to(h + 2));
+      high_pairs(pairs[1], pairs[3]).store(to(h + 3));
     }
     return;
   }
   for (int r = 0; r < 8; ++r) {
-    for (int c = 0; c < 8; ++c) target[c * target_stride + r] = row(r)[c];
+    for (int c = 0; c < 8; ++c) to(c)[r] = row(r)[c];
   }
+}
+
+/// target[c * target_stride + r] = row(r)[c]
+template <class T, class Row>
+inline void transpose_8x8(const Row& row, T* target, std::int64_t target_stride) {
+  transpose_8x8(row, [=](int c) { return target + c * target_stride; });
 }
 
 }  // namespace moegrad::kernels

@@ -87,7 +87,7 @@ constexpr Loops make_loops() {
   Loops loops{};
   loops.order = PairOrder::kNeighbours;
   loops.left_unit_bytes = kUnitBytes;
-  loops.pack_left = &pack_rows;
+  loops.pack_left = &pack_unit_of_rows;
   loops.left_row_bytes = 64;
   loops.most_rows = 32;
   for (int rows = 1; rows <= loops.most_rows; ++rows) {

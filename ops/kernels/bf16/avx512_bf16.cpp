@@ -14,7 +14,7 @@ struct DotPair {
   static constexpr std::int64_t kLeftWordBytes = kPanel * 4;
 
   static void pack_left(const Lanes& from, std::int64_t steps, std::int64_t lanes, std::byte* to) {
-    pack_panel(from, steps, lanes, PairOrder::kChains, to);
+    pack_unit(from, steps, lanes, PairOrder::kChains, to);
   }
 
   template <int kRows, int kVecs>

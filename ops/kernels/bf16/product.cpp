@@ -31,6 +31,63 @@ Scratch& scratch() {
   return *block;
 }
 
+// Calls pack(from, steps, lanes, panel, unit) for each unit of all panels of an operand, in the
+// order of its memory.
+template <class Pack>
+void for_each_unit(const Lanes& from, std::int64_t steps, std::int64_t lanes, const Pack& pack) {
+  const auto one = [&](std::int64_t panel, std::int64_t unit) {
+    const auto lane = panel * kPanel, step = unit * kUnit;
+    pack(Lanes{from.data + step * from.step_stride + lane * from.lane_stride, from.step_stride,
+               from.lane_stride},
+         std::min(kUnit, steps - step), std::min(kPanel, lanes - lane), panel, unit);
+  };
+  const auto panels = (lanes + kPanel - 1) / kPanel, units = (steps + kUnit - 1) / kUnit;
+  if (from.lane_stride == 1) {
+    for (std::int64_t unit = 0; unit < units; ++unit) {
+      for (std::int64_t panel = 0; panel < panels; ++panel) one(panel, unit);
+    }
+  } else {
+    for (std::int64_t panel = 0; panel < panels; ++panel) {
+      for (std::int64_t unit = 0; unit < units; ++unit) one(panel, unit);
+    }
+  }
+}
+
+// Panels of B[k0 : k0 + steps, j0 : j_end] from the blocks of its transpose. Blocks are whole.
+void pack_transposed(const RightOperand<BFloat16>& b, std::int64_t k0, std::int64_t steps,
+                     std::int64_t j0, std::int64_t j_end, PairOrder order, std::byte* panels) {
+  BFloat16 lanes[kPanel * kUnit];
+  for (auto j = j0; j < j_end; j += kPanel) {
+    for (std::int64_t p = k0; p < k0 + steps; p += kUnit, panels += kUnitBytes) {
+      for (std::int64_t half = 0; half < kUnit; half += kPanel) {
+        const BFloat16* const panel = b.data + (p + half) * b.stride;
+        unpack_steps(reinterpret_cast<const std::byte*>(panel + j / kUnit * kUnit * kPanel), order,
+                     j % kUnit, lanes + half, kUnit);
+      }
+      pack_unit({lanes, 1, kUnit}, kUnit, kPanel, order, panels);
+    }
+  }
+}
+
+// Writes B[k0 : k0 + steps, j0 : min(j_end, n)] to consecutive panels.
+void pack_panels(const RightOperand<BFloat16>& b, std::int64_t k0, std::int64_t steps,
+                 std::int64_t n, std::int64_t j0, std::int64_t j_end, PairOrder order,
+                 std::byte* panels) {
+  assert(b.form != RightForm::kNz);
+  if (b.form == RightForm::kNzTransposed) {
+    return pack_transposed(b, k0, steps, j0, std::min(j_end, n), order, panels);
+  }
+  const bool by_rows = b.form == RightForm::kRows;
+  const auto k_stride = by_rows ? b.stride : 1, j_stride = by_rows ? 1 : b.stride;
+  const auto panel_bytes = round_up(steps, kUnit) / kUnit * kUnitBytes;
+  for_each_unit(
+      {b.data + k0 * k_stride + j0 * j_stride, k_stride, j_stride}, steps, std::min(j_end, n) - j0,
+      [&](const Lanes& from, std::int64_t count, std::int64_t lanes, std::int64_t panel,
+          std::int64_t unit) {
+        pack_unit(from, count, lanes, order, panels + panel * panel_bytes + unit * kUnitBytes);
+      });
+}
+
 // The product over one part of the reduction, into the block `to`.
 class PartProduct {
  public:
@@ -46,11 +103,13 @@ class PartProduct {
         adds_(adds),
         scratch_(scratch()) {
     const auto& a = problem.a;
-    for (std::int64_t i = 0; i < rows; i += kPanel) {
-      const Lanes lanes{a.data + (i0 + i) * a.row_stride + k0 * a.k_stride, a.k_stride,
-                        a.row_stride};
-      loops.pack_left(lanes, steps, std::min(kPanel, rows - i), left_panel(i));
-    }
+    for_each_unit({a.data + i0 * a.row_stride + k0 * a.k_stride, a.k_stride, a.row_stride}, steps,
+                  rows,
+                  [&](const Lanes& from, std::int64_t count, std::int64_t lanes, std::int64_t panel,
+                      std::int64_t unit) {
+                    loops.pack_left(from, count, lanes,
+                                    left_panel(panel * kPanel) + unit * loops.left_unit_bytes);
+                  });
   }
 
   // Columns [j0, j_end) of C, which is column 0 of the block on.
@@ -61,7 +120,9 @@ class PartProduct {
     const std::byte* const panels =
         in_place ? reinterpret_cast<const std::byte*>(b.data + j0 * b.stride + k0_ * kPanel)
                  : scratch_.right.data();
-    if (!in_place) pack_right(j0, j_end);
+    if (!in_place) {
+      pack_panels(b, k0_, steps_, problem_.n, j0, j_end, loops_.order, scratch_.right.data());
+    }
     // All strips of A use a few panels of B while these are in cache.
     for (std::int64_t j = j0; j < j_end;) {
       const auto most = loops_.panels[std::min(rows_, loops_.most_rows)];
@@ -92,17 +153,6 @@ class PartProduct {
  private:
   std::byte* left_panel(std::int64_t row) const {
     return scratch_.left.data() + row / kPanel * units_ * loops_.left_unit_bytes;
-  }
-
-  void pack_right(std::int64_t j0, std::int64_t j_end) {
-    const auto& b = problem_.b;
-    const bool by_rows = b.form == RightForm::kRows;
-    const auto k_stride = by_rows ? b.stride : 1, j_stride = by_rows ? 1 : b.stride;
-    std::byte* panel = scratch_.right.data();
-    for (auto j = j0; j < j_end; j += kPanel, panel += units_ * kUnitBytes) {
-      pack_panel({b.data + k0_ * k_stride + j * j_stride, k_stride, j_stride}, steps_,
-                 std::min(kPanel, problem_.n - j), loops_.order, panel);
-    }
   }
 
   template <class Body>
@@ -159,13 +209,9 @@ void round_row(const float* from, BFloat16* to, std::int64_t n) {
 }  // namespace
 
 void pack_right(const RightOperand<BFloat16>& b, std::int64_t k, std::int64_t n, std::int64_t j0,
-                std::int64_t j_end, PairOrder order, std::byte* panels) {
-  const bool by_rows = b.form == RightForm::kRows;
-  const auto k_stride = by_rows ? b.stride : 1, j_stride = by_rows ? 1 : b.stride;
-  for (auto j = j0; j < j_end; j += kPanel, panels += (k + kUnit - 1) / kUnit * kUnitBytes) {
-    pack_panel({b.data + j * j_stride, k_stride, j_stride}, k, std::min(kPanel, n - j), order,
-               panels);
-  }
+                std::int64_t j1, PairOrder order, std::byte* panels) {
+  const auto panel_bytes = round_up(k, kUnit) / kUnit * kUnitBytes;
+  pack_panels(b, 0, k, n, j0, j1, order, panels + j0 / kPanel * panel_bytes);
 }
 
 void multiply_block(const Problem& problem, std::int64_t i0, std::int64_t rows, std::int64_t j0,

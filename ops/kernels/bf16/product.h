@@ -14,7 +14,12 @@ namespace moegrad::kernels::bf16 {
 
 /// C [m, n] = A [m, k] B [k, n], or with `adds`, C + A B. The rows of C are `c_stride` elements
 /// apart. C is float32, or bfloat16, to which the whole sum is rounded once; then it cannot be
-/// added to. The NZ form of B has the pair order of the kernel that reads it.
+/// added to. The NZ forms of B have the pair order of the kernel that reads them: with round_up(x,
+/// 32) for the rows of a matrix of x rows,
+///
+///     kNz            the blocks of B (Note [FRACTAL_NZ of bfloat16]); stride = round_up(k, 32)
+///     kNzTransposed  the blocks of its transpose [n, k], of which panels are made as they are of
+///                    kColumns; stride = round_up(n, 32)
 struct Problem {
   LeftOperand<BFloat16> a;
   RightOperand<BFloat16> b;
@@ -40,5 +45,11 @@ void pack_right(const RightOperand<BFloat16>& b, std::int64_t k, std::int64_t n,
 /// restored.
 void multiply_block(const Problem& problem, std::int64_t i0, std::int64_t rows, std::int64_t j0,
                     std::int64_t columns, const Loops& loops);
+
+/// Writes columns [j0, j1) of B [k, n] to the form kNz, in `panels` of round_up(k, 32) *
+/// round_up(n, 16) elements for all of B; j0 is a multiple of kNzBlock, and so is j1, or it is n.
+/// For all other forms of B.
+void pack_right(const RightOperand<BFloat16>& b, std::int64_t k, std::int64_t n, std::int64_t j0,
+                std::int64_t j1, PairOrder order, std::byte* panels);
 
 }  // namespace moegrad::kernels::bf16

@@ -40,9 +40,9 @@ struct Loops {
   static constexpr int kMostRows = 32, kMostPanels = 8;
 
   PairOrder order;
-  /// Writes the first `steps` steps of `lanes` <= 16 rows of A to a left panel, and its bytes for
-  /// each unit.
-  void (*pack_left)(const Lanes& from, std::int64_t steps, std::int64_t lanes, std::byte* panel);
+  /// Writes `steps` <= kUnit steps of `lanes` <= 16 rows of A to a unit of a left panel, and the
+  /// bytes of a unit.
+  void (*pack_left)(const Lanes& from, std::int64_t steps, std::int64_t lanes, std::byte* unit);
   std::int64_t left_unit_bytes;
   /// The bytes from one row of a left panel to the next.
   std::int64_t left_row_bytes;

@@ -12,20 +12,18 @@
 
 namespace moegrad::kernels::bf16::tile_loops {
 
-/// A left panel of floats: of each word the upper halves of sixteen rows, then the lower ones.
+/// A unit of a left panel of floats: of each word the upper halves of sixteen rows, then the lower
+/// ones.
 template <class V>
-void pack_widened(const Lanes& from, std::int64_t steps, std::int64_t lanes, std::byte* panel) {
+void pack_widened(const Lanes& from, std::int64_t steps, std::int64_t lanes, std::byte* unit) {
   alignas(64) std::byte words[kUnitBytes];
-  auto* to = reinterpret_cast<float*>(panel);
-  for (std::int64_t p = 0; p < steps; p += kUnit) {
-    pack_panel({from.data + p * from.step_stride, from.step_stride, from.lane_stride},
-               steps - p < kUnit ? steps - p : kUnit, lanes, PairOrder::kChains, words);
-    const auto* word = reinterpret_cast<const float*>(words);
-    for (int i = 0; i < kWords; ++i, word += kPanel, to += 2 * kPanel) {
-      for (int l = 0; l < kPanel; l += static_cast<int>(V::kLanes)) {
-        V::load_upper(word + l).store(to + l);
-        V::load_lower(word + l).store(to + kPanel + l);
-      }
+  pack_unit(from, steps, lanes, PairOrder::kChains, words);
+  const auto* word = reinterpret_cast<const float*>(words);
+  auto* to = reinterpret_cast<float*>(unit);
+  for (int i = 0; i < kWords; ++i, word += kPanel, to += 2 * kPanel) {
+    for (int l = 0; l < kPanel; l += static_cast<int>(V::kLanes)) {
+      V::load_upper(word + l).store(to + l);
+      V::load_lower(word + l).store(to + kPanel + l);
     }
   }
 }

@@ -124,6 +124,33 @@ class Product {
     }
   }
 
+  // B in one of its forms.
+  struct Right {
+    std::vector<BFloat16> data;
+    RightForm form;
+    std::int64_t stride;
+
+    RightOperand<BFloat16> operand() const { return {data.data(), form, stride}; }
+  };
+  Right right_operand(RightForm form, PairOrder order) const {
+    const auto n = sizes_.n, k = sizes_.k;
+    if (form == RightForm::kRows) return {b_, form, n};
+    if (form == RightForm::kColumns) {
+      Right right{b_, form, k};
+      for (std::int64_t i = 0; i < k * n; ++i) at(right.data, i % n * k + i / n) = at(b_, i);
+      return right;
+    }
+    const NzBlocks blocks{1, k, n};
+    const NzPairs pairs{order, form == RightForm::kNzTransposed};
+    Right right{{}, form, round_up(pairs.transposed ? n : k, kUnit)};
+    right.data.resize(static_cast<std::size_t>(blocks.numel(Dtype::kBFloat16)));
+    for (std::int64_t i = 0; i < k * n; ++i) {
+      at(right.data, nz_offset(i / n, i % n, blocks, pairs)) = at(b_, i);
+    }
+    return right;
+  }
+  BFloat16 right(std::int64_t p, std::int64_t j) const { return at(b_, p * sizes_.n + j); }
+
   std::vector<float> by_definition() const {
     const auto [m, n, k, form, left_by_columns, adds, rounds, kind] = sizes_;
     std::vector<float> c;
@@ -142,9 +169,10 @@ class Product {
   std::vector<float> by(const Loops& loops, std::int64_t rows = kBlockRows,
                         std::int64_t columns = kBlockColumns) const {
     const auto m = sizes_.m, n = sizes_.n, k = sizes_.k, stride = n + kBeyond;
-    std::vector<BFloat16> left(a_), right(b_);
+    std::vector<BFloat16> left(a_);
+    const auto right = right_operand(sizes_.form, loops.order);
     Problem problem{.a = {left.data(), k, 1},
-                    .b = {right.data(), sizes_.form, n},
+                    .b = right.operand(),
                     .c_stride = stride,
                     .m = m,
                     .n = n,
@@ -154,20 +182,6 @@ class Product {
       for (std::int64_t i = 0; i < m * k; ++i) at(left, i % k * m + i / k) = at(a_, i);
       problem.a = {left.data(), 1, m};
     }
-    if (sizes_.form == RightForm::kColumns) {
-      for (std::int64_t i = 0; i < k * n; ++i) at(right, i % n * k + i / n) = at(b_, i);
-      problem.b.stride = k;
-    } else if (sizes_.form == RightForm::kNz) {
-      const auto height = round_up(k, kUnit);
-      right.assign(static_cast<std::size_t>(height * round_up(n, kPanel)), BFloat16());
-      for (std::int64_t i = 0; i < k * n; ++i) {
-        const auto p = i / n, j = i % n, place = place_in_unit(loops.order, p % kUnit);
-        at(right, j / kPanel * height * kPanel + p / kUnit * kUnit * kPanel +
-                      (place / 2 * kPanel + j % kPanel) * 2 + place % 2) = at(b_, i);
-      }
-      problem.b.stride = height;
-    }
-    problem.b.data = right.data();
     constexpr float kUntouched = 77;
     std::vector<float> c(static_cast<std::size_t>(m * stride), kUntouched);
     std::vector<BFloat16> rounded(c.size(), BFloat16(kUntouched));
@@ -216,29 +230,66 @@ TEST(Bf16Order, PlacesStepsAsItsWordsSay) {
                                        3, 1, 7, 5, 11, 9, 15, 13, 19, 17, 23, 21, 27, 25, 31, 29}));
 }
 
-TEST(Bf16Pack, PutsEachStepIntoItsPlaceAndZeroWhereThereIsNone) {
-  constexpr std::int64_t kSteps = 70, kStride = 75;
-  std::vector<BFloat16> values(kStride * kStride);
-  for (std::size_t i = 0; i < values.size(); ++i) values[i].bits = static_cast<std::uint16_t>(i);
+// Sixteen lanes of steps that are all different, and the strides between them.
+class Bf16Pack : public testing::TestWithParam<bool> {
+ protected:
+  static constexpr std::int64_t kStride = 35;
+
+  Bf16Pack() : values(kStride * kStride) {
+    for (std::size_t i = 0; i < values.size(); ++i) values[i].bits = static_cast<std::uint16_t>(i);
+  }
+  BFloat16 value(std::int64_t step, std::int64_t lane) const {
+    return at(values, step * from.step_stride + lane * from.lane_stride);
+  }
+
+  std::vector<BFloat16> values;
+  const Lanes from{values.data(), GetParam() ? kStride : 1, GetParam() ? 1 : kStride};
+  std::vector<BFloat16> unit = std::vector<BFloat16>(kUnit * kPanel, BFloat16(77));
+  std::byte* const bytes = reinterpret_cast<std::byte*>(unit.data());
+};
+INSTANTIATE_TEST_SUITE_P(BySteps, Bf16Pack, testing::Bool());
+
+TEST_P(Bf16Pack, PutsEachStepIntoItsPlaceAndZeroWhereThereIsNone) {
   for (const auto order : {PairOrder::kNeighbours, PairOrder::kChains}) {
-    for (const bool by_steps : {false, true}) {
-      for (const std::int64_t lanes : {1, 15, 16}) {
-        for (const std::int64_t steps : {1, 31, 32, 33, 64, 70}) {
-          const Lanes from{values.data(), by_steps ? kStride : 1, by_steps ? 1 : kStride};
-          std::vector<BFloat16> panel(static_cast<std::size_t>(round_up(kSteps, kUnit) * kPanel));
-          pack_panel(from, steps, lanes, order, reinterpret_cast<std::byte*>(panel.data()));
-          for (std::int64_t p = 0; p < round_up(steps, kUnit); ++p) {
-            for (std::int64_t i = 0; i < kPanel; ++i) {
-              const auto place = place_in_unit(order, p % kUnit);
-              const auto packed =
-                  at(panel, p / kUnit * kUnit * kPanel + (place / 2 * kPanel + i) * 2 + place % 2);
-              const bool exists = p < steps && i < lanes;
-              const auto expected =
-                  exists ? at(values, p * from.step_stride + i * from.lane_stride) : BFloat16();
-              ASSERT_EQ(packed, expected) << "step " << p << " of lane " << i;
-            }
+    for (const std::int64_t lanes : {1, 15, 16}) {
+      for (const std::int64_t steps : {1, 2, 31, 32}) {
+        pack_unit(from, steps, lanes, order, bytes);
+        for (std::int64_t p = 0; p < kUnit; ++p) {
+          for (std::int64_t i = 0; i < kPanel; ++i) {
+            const auto place = place_in_unit(order, p);
+            const auto expected = p < steps && i < lanes ? value(p, i) : BFloat16();
+            ASSERT_EQ(at(unit, (place / 2 * kPanel + i) * 2 + place % 2), expected)
+                << "step " << p << " of lane " << i;
           }
         }
+      }
+    }
+  }
+}
+
+TEST_P(Bf16Pack, OfRowsKeepsTheStepsOfALaneTogether) {
+  for (const std::int64_t lanes : {1, 15, 16}) {
+    for (const std::int64_t steps : {1, 2, 31, 32}) {
+      pack_unit_of_rows(from, steps, lanes, bytes);
+      for (std::int64_t i = 0; i < kUnit * kPanel; ++i) {
+        const auto p = i % kUnit, lane = i / kUnit;
+        ASSERT_EQ(at(unit, i), p < steps && lane < lanes ? value(p, lane) : BFloat16())
+            << "step " << p << " of lane " << lane;
+      }
+    }
+  }
+}
+
+TEST_P(Bf16Pack, IsReadBackBySixteenSteps) {
+  for (const auto order : {PairOrder::kNeighbours, PairOrder::kChains}) {
+    pack_unit(from, kUnit, kPanel, order, bytes);
+    for (const std::int64_t first : {0, 16}) {
+      constexpr std::int64_t kTo = kPanel + 3;
+      std::vector<BFloat16> steps(16 * kTo, BFloat16(77));
+      unpack_steps(bytes, order, first, steps.data(), kTo);
+      for (std::int64_t i = 0; i < std::ssize(steps); ++i) {
+        const auto p = i / kTo, lane = i % kTo;
+        ASSERT_EQ(at(steps, i), lane < kPanel ? value(first + p, lane) : BFloat16(77)) << p;
       }
     }
   }
@@ -256,7 +307,7 @@ TEST(Bf16Product, HasTheBitsOfItsDefinitionWithEveryKernel) {
     Sizes sizes{.m = 1 + upto(i % 3 == 0 ? 99 : 19),
                 .n = 1 + upto(i % 5 == 0 ? 299 : 69),
                 .k = upto(i % 4 == 0 ? 3'000 : 600),
-                .form = static_cast<RightForm>(upto(2)),
+                .form = static_cast<RightForm>(upto(3)),
                 .left_by_columns = upto(1) == 0,
                 .adds = upto(2) == 0,
                 .rounds = upto(2) == 0,
@@ -271,6 +322,30 @@ TEST(Bf16Product, HasTheBitsOfItsDefinitionWithEveryKernel) {
       ASSERT_TRUE(same_bits(product.by(loops), expected)) << kernels << ": " << sizes;
       ASSERT_TRUE(same_bits(product.by(loops, 1 + upto(40), kPanel * (1 + upto(3))), expected))
           << kernels << " in blocks: " << sizes;
+    }
+  }
+}
+
+TEST(Bf16Product, ReadsAPackedRightOperandLikeAnyOther) {
+  const Random random(7, "bf16_test packed");
+  for (std::uint64_t c = 0; c < 40; ++c) {
+    const auto k = 1 + random.integer(3 * c, 300), n = 1 + random.integer(3 * c + 1, 100);
+    const auto cut = std::min(n, random.integer(3 * c + 2, 7) * kPanel);
+    const Product product({.m = 1, .n = n, .k = k}, c);
+    for (const auto order : {PairOrder::kNeighbours, PairOrder::kChains}) {
+      const auto rows = round_up(k, kUnit), columns = round_up(n, kPanel);
+      std::vector<BFloat16> expected(static_cast<std::size_t>(rows * columns));
+      for (std::int64_t i = 0; i < k * n; ++i) {
+        at(expected, nz_offset(i / n, i % n, {1, k, n}, {order})) = product.right(i / n, i % n);
+      }
+      for (const auto form : {RightForm::kRows, RightForm::kColumns, RightForm::kNzTransposed}) {
+        const auto stored = product.right_operand(form, order);
+        std::vector<BFloat16> packed(expected.size(), BFloat16(77));
+        auto* const panels = reinterpret_cast<std::byte*>(packed.data());
+        pack_right(stored.operand(), k, n, cut, n, order, panels);
+        pack_right(stored.operand(), k, n, 0, cut, order, panels);
+        ASSERT_EQ(packed, expected) << k << " by " << n << ", form " << static_cast<int>(form);
+      }
     }
   }
 }
