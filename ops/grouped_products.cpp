@@ -49,7 +49,7 @@ struct FloatProducts {
   }
   void pack(const kernels::RightOperand<T>& b, std::int64_t k, std::int64_t n, std::int64_t j0,
             std::int64_t j_end, T* panels) const {
-    kernels::pack_right_panels(b, 0, k, j0, j_end, n, panels);
+    kernels::pack_right_panels(b, 0, k, j0, j_end, n, panels + j0 * panel_rows(k));
   }
 };
 
@@ -81,7 +81,7 @@ struct Bf16Products {
   }
   void pack(const kernels::RightOperand<BFloat16>& b, std::int64_t k, std::int64_t n,
             std::int64_t j0, std::int64_t j_end, BFloat16* panels) const {
-    kernels::bf16::pack_right(b, k, n, j0, j_end, loops.order,
+    kernels::bf16::pack_right(b, k, n, j0, std::min(j_end, n), loops.order,
                               reinterpret_cast<std::byte*>(panels));
   }
 };
@@ -200,7 +200,7 @@ kernels::RightOperand<T> packed(const Kind& kind, const kernels::RightOperand<T>
                                 std::int64_t n, T* panels) {
   const auto height = Kind::panel_rows(k);
   parallel_for(n, kNzBlock, [&](std::int64_t j0, std::int64_t) {
-    kind.pack(b, k, n, j0, j0 + kNzBlock, panels + j0 * height);
+    kind.pack(b, k, n, j0, j0 + kNzBlock, panels);
   });
   return {.data = panels, .form = RightForm::kNz, .stride = height};
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "framework/runtime/arena.h"
+#include "framework/runtime/cpu_kernels.h"
 #include "fsdp/fully_shard.h"
 #include "ops/cross_entropy.h"
 #include "tests/fsdp/models.h"
@@ -19,14 +20,21 @@ constexpr fsdp::Accumulation kEveryAccumulation[] = {
     fsdp::Accumulation::kKeepUntilLast, fsdp::Accumulation::kReduceEach,
     fsdp::Accumulation::kScatterEach, fsdp::Accumulation::kReducePairs};
 
-const fsdp::MixedPrecisionPolicy kNarrow = {.wire_dtype = Dtype::kBFloat16,
-                                            .reduce_dtype = Dtype::kBFloat16};
+enum class Precision : std::uint8_t { kFloat32, kNarrow, kBFloat16 };
+
+fsdp::MixedPrecisionPolicy policy_of(Precision precision) {
+  if (precision == Precision::kNarrow) {
+    return {.wire_dtype = Dtype::kBFloat16, .reduce_dtype = Dtype::kBFloat16};
+  }
+  if (precision == Precision::kBFloat16) return {.param_dtype = Dtype::kBFloat16};
+  return {};
+}
 
 /// What a step over 16 micro-batches gives on one rank; eight ranks have two each.
 struct Case {
   ParallelDims ranks = {};
   fsdp::Accumulation accumulation = fsdp::Accumulation::kKeepUntilLast;
-  bool narrow = false;
+  Precision precision = Precision::kFloat32;
   std::optional<ParallelDims> experts = {};
 
   ToyTraining training() const {
@@ -34,14 +42,18 @@ struct Case {
             .experts = experts,
             .steps = 3,
             .micro_batches = 16,
-            .policy = {.mixed_precision = narrow ? kNarrow : fsdp::MixedPrecisionPolicy{}},
+            .policy = {.mixed_precision = policy_of(precision)},
             .accumulation = accumulation};
   }
   const test::History& on_one_rank() const {
-    static const auto wide = train_sharded(sharded_toy_config(), Case{}.training());
-    static const auto rounded =
-        train_sharded(sharded_toy_config(), Case{.narrow = true}.training());
-    return narrow ? rounded : wide;
+    static const auto histories = [] {
+      std::vector<test::History> all;
+      for (const auto each : {Precision::kFloat32, Precision::kNarrow, Precision::kBFloat16}) {
+        all.push_back(train_sharded(sharded_toy_config(), Case{.precision = each}.training()));
+      }
+      return all;
+    }();
+    return histories[static_cast<std::size_t>(precision)];
   }
 
   friend std::ostream& operator<<(std::ostream& out, const Case& c) {
@@ -52,23 +64,25 @@ struct Case {
     };
     out << "Mesh" << grid(c.ranks);
     if (c.experts) out << "Experts" << grid(*c.experts);
-    return out << kNames[static_cast<int>(c.accumulation)] << (c.narrow ? "BFloat16" : "Float32");
+    constexpr const char* kPrecisions[] = {"Float32", "NarrowOnTheWire", "BFloat16"};
+    return out << kNames[static_cast<int>(c.accumulation)]
+               << kPrecisions[static_cast<int>(c.precision)];
   }
 };
 
 std::vector<Case> cases() {
   std::vector<Case> cases;
-  for (const bool narrow : {false, true}) {
+  for (const auto precision : {Precision::kFloat32, Precision::kNarrow, Precision::kBFloat16}) {
     for (const auto accumulation : kEveryAccumulation) {
       // Eight shards exceed the four experts: they begin inside one.
       for (const ParallelDims ranks :
            {ParallelDims{1, 1}, {1, 2}, {1, 4}, {1, 8}, {2, 1}, {2, 2}, {2, 4}, {4, 2}, {8, 1}}) {
-        cases.push_back({ranks, accumulation, narrow});
+        cases.push_back({ranks, accumulation, precision});
       }
       if (accumulation == fsdp::Accumulation::kScatterEach) continue;
-      cases.push_back({{1, 4}, accumulation, narrow, ParallelDims{2, 2}});
-      cases.push_back({{2, 2}, accumulation, narrow, ParallelDims{1, 4}});
-      cases.push_back({{2, 4}, accumulation, narrow, ParallelDims{4, 2}});
+      cases.push_back({{1, 4}, accumulation, precision, ParallelDims{2, 2}});
+      cases.push_back({{2, 2}, accumulation, precision, ParallelDims{1, 4}});
+      cases.push_back({{2, 4}, accumulation, precision, ParallelDims{4, 2}});
     }
   }
   return cases;
@@ -86,9 +100,40 @@ INSTANTIATE_TEST_SUITE_P(FullyShard, TrainingOnAnyMesh, ::testing::ValuesIn(case
                          ::testing::PrintToStringParamName());
 
 TEST(FullyShard, RoundsWhatTravelsNarrowOnOneRankToo) {
-  const Case narrow = {.narrow = true}, wide;
+  const Case narrow = {.precision = Precision::kNarrow}, wide;
   EXPECT_NE(narrow.on_one_rank().loss, wide.on_one_rank().loss);
   EXPECT_NE(narrow.on_one_rank().parameters, wide.on_one_rank().parameters);
+}
+
+// Class E0: whatever is gathered, for whichever kernels, kept or computed again.
+TEST(FullyShard, ComputesInBFloat16WithTheSameBitsInEveryForm) {
+  const auto history = [](const std::function<void(ToyTraining&)>& change,
+                          nn::ExpertWeights weights = nn::ExpertWeights::kPretransposed) {
+    auto config = sharded_toy_config();
+    config.expert_weights = weights;
+    auto training = Case{.ranks = {1, 2}, .precision = Precision::kBFloat16}.training();
+    change(training);
+    return train_sharded(config, training);
+  };
+  const auto& one = Case{.precision = Precision::kBFloat16}.on_one_rank();
+  for (const auto kernels : available_cpu_kernels()) {
+    EXPECT_EQ(history([&](ToyTraining& t) { t.launch.kernels = kernels; }), one) << kernels;
+  }
+  for (const auto layout : {Layout::kNZ, Layout::kND}) {
+    EXPECT_EQ(history([&](ToyTraining& t) { t.policy.gathered_layout = layout; }), one) << layout;
+    auto other = history([&](ToyTraining& t) { t.policy.gathered_layout = layout; },
+                         nn::ExpertWeights::kHuggingFace);
+    EXPECT_EQ(other.loss, one.loss) << layout;  // parameters are stored in another order
+    EXPECT_EQ(other.grad_norm, one.grad_norm) << layout;
+  }
+  for (const bool reshard : {false, true}) {
+    EXPECT_EQ(history([&](ToyTraining& t) { t.policy.reshard_after_forward = reshard; }), one);
+  }
+  EXPECT_EQ(history([](ToyTraining& t) { t.recompute_layers = 2; }), one);
+  EXPECT_EQ(history([](ToyTraining& t) { t.policy.linear_only_shard = true; }), one);
+  EXPECT_EQ(history([](ToyTraining& t) { t.policy.mixed_precision.wire_dtype = Dtype::kFloat32; }),
+            one);
+  EXPECT_EQ(history([](ToyTraining& t) { t.launch.threads_per_rank = 2; }), one);
 }
 
 // Only here does the order show in which losses are summed: sums of a few float32 are exact.

@@ -201,7 +201,7 @@ TEST(Nz, RejectsWhatDoesNotFit) {
   EXPECT_EQ(message_of<DtypeError>([] {
               nd_to_nz(Tensor::zeros({2, 3}, Dtype::kInt64));
             }),
-            "nd_to_nz: needs float32 or float64, got int64");
+            "nd_to_nz: a must be float32, float64 or bfloat16, got int64");
   EXPECT_EQ(message_of<LayoutError>([&] { nz_to_nd(a); }),
             "nz_to_nd: needs FRACTAL_NZ, got row-major ND");
 }

@@ -50,7 +50,7 @@ OpEntry nd_to_nz_op() {
       {"blocks", call(as_nz(randn({4, 2}))), "LayoutError",
        "nd_to_nz: needs row-major ND, got FRACTAL_NZ"},
       {"integers", call(Tensor::zeros({4, 2}, Dtype::kInt64)), "DtypeError",
-       "nd_to_nz: needs float32 or float64, got int64"}};
+       "nd_to_nz: a must be float32, float64 or bfloat16, got int64"}};
   return entry;
 }
 

@@ -35,11 +35,6 @@ struct Problem {
 /// The most rows and columns of a block.
 inline constexpr std::int64_t kBlockRows = 256, kBlockColumns = 512;
 
-/// Writes columns [j0, j_end) of B [k, n] to panels, in the NZ form: units of the first 16 columns,
-/// then those of the next. j0 is a multiple of 16; columns past n become zero.
-void pack_right(const RightOperand<BFloat16>& b, std::int64_t k, std::int64_t n, std::int64_t j0,
-                std::int64_t j_end, PairOrder order, std::byte* panels);
-
 /// Computes C[i0 : i0 + rows, j0 : j0 + columns] in the order of Note [bfloat16 products]; j0 is a
 /// multiple of kNzBlock. Packs into scratch of the calling thread, whose mode for denormals is
 /// restored.
