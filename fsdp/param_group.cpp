@@ -58,7 +58,12 @@ GatheredDtypes gathered_dtypes(const MixedPrecisionPolicy& mixed, Dtype paramete
                     "fully_shard: param_dtype bfloat16 needs float32 parameters, got ", parameters);
   if (narrow && !for_products) return {.wire = parameters, .compute = parameters};
   const auto compute = mixed.param_dtype.value_or(parameters);
-  return {.wire = mixed.wire_dtype.value_or(compute), .compute = compute};
+  const auto wire = mixed.wire_dtype.value_or(compute);
+  const auto wide = narrow ? parameters : compute;
+  check<DtypeError>(wire == wide || wire == Dtype::kBFloat16,
+                    "fully_shard: wire_dtype must be bfloat16 or ", wide,
+                    " where parameters are computed with in ", compute, ", got ", wire);
+  return {.wire = wire, .compute = compute};
 }
 
 ParamGroup::ParamGroup(const std::vector<PlacedSlot>& slots, GroupRanks ranks, const Policy& policy,

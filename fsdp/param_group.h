@@ -32,8 +32,8 @@ struct GatheredDtypes {
   Dtype compute = Dtype::kFloat32;
   friend bool operator==(const GatheredDtypes&, const GatheredDtypes&) = default;
 };
-/// Those of parameters of this dtype; `for_products`: products alone read them. DtypeError where
-/// bfloat16 is to be computed with for parameters that are not float32.
+/// Those of parameters of this dtype; `for_products`: products alone read them. DtypeError if
+/// bfloat16 is to be computed with and parameters are not float32, and if dtypes contradict.
 GatheredDtypes gathered_dtypes(const MixedPrecisionPolicy& mixed, Dtype parameters,
                                bool for_products);
 
