@@ -45,6 +45,12 @@ inline void check_floating(std::string_view op, std::string_view name, const Ten
                     a.dtype());
 }
 
+/// DtypeError unless the operand is float32, float64 or bfloat16.
+inline void check_reals(std::string_view op, std::string_view name, const Tensor& a) {
+  check<DtypeError>(holds_reals(a.dtype()), op, ": ", name,
+                    " must be float32, float64 or bfloat16, got ", a.dtype());
+}
+
 /// ValueError unless `eps`, which is added to a mean of squares, is finite and not negative.
 inline void check_norm_eps(std::string_view op, double eps) {
   check<ValueError>(std::isfinite(eps) && eps >= 0, op, ": eps must be finite and >= 0, got ", eps);
