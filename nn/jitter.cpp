@@ -16,8 +16,8 @@ Jitter::Jitter(const Config& config) : noise_(config.noise) {
 Tensor Jitter::forward(const Tensor& x) {
   if (!is_training() || noise_ == 0) return x;
   const auto draw = detail::draw_of_call(*this, "Jitter", "jitter");
-  const Tensor varied = ops::jitter(ops::cast(x, gradient_dtype(x.dtype())), noise_,
-                                    Random(draw.ids.seed, draw.purpose), draw.ids.token_ids);
+  const Tensor varied =
+      ops::jitter(ops::widened(x), noise_, Random(draw.ids.seed, draw.purpose), draw.ids.token_ids);
   return ops::cast(varied, x.dtype());
 }
 

@@ -122,7 +122,7 @@ Tensor MoE::shared(const Tensor& branch) {  // [T, H]
   const Tensor y = shared_(branch);  // [T, H]
   if (shared_gate_.empty()) return y;
   const Tensor gate = shared_gate_(branch);  // [T, 1]
-  return ops::cast(ops::sigmoid(ops::cast(gate, gradient_dtype(gate.dtype()))), y.dtype()) * y;
+  return ops::cast(ops::sigmoid(ops::widened(gate)), y.dtype()) * y;
 }
 
 void for_each_tensor(MoE::Output& output, const TensorVisitor& visit) {

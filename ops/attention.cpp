@@ -62,7 +62,8 @@ class Attention final : public Function {
     return 4.0 * pairs * static_cast<double>(q[1] * q[2]);
   }
 
-  Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v) {
+  Tensor forward(const Tensor& given_q, const Tensor& given_k, const Tensor& given_v) {
+    const Tensor q = widened(given_q), k = widened(given_k), v = widened(given_v);
     const auto sizes = sizes_of(q, k);
     Tensor out = Tensor::empty(q.shape(), q.dtype());
     Tensor logsumexp = Tensor::empty({sizes.query_heads, sizes.tokens}, q.dtype());
@@ -90,18 +91,19 @@ class Attention final : public Function {
                                           out_data, logsumexp_data, scratch);
           });
     });
-    q_ = q;
-    k_ = k;
-    v_ = v;
+    out = cast(out, given_q.dtype());
+    q_ = given_q;
+    k_ = given_k;
+    v_ = given_v;
     out_ = out;
     logsumexp_ = logsumexp;
     return out;
   }
 
   TensorList backward(const TensorList& grads, InputMask needs) override {
-    const Tensor grad_out = contiguous(grads[0]);
-    const Tensor q = q_.unpack(), k = k_.unpack(), v = v_.unpack();
-    const Tensor out = out_.unpack(), logsumexp = logsumexp_.unpack();
+    const Tensor grad_out = widened(contiguous(grads[0]));
+    const Tensor q = widened(q_.unpack()), k = widened(k_.unpack()), v = widened(v_.unpack());
+    const Tensor out = widened(out_.unpack()), logsumexp = logsumexp_.unpack();
     const auto sizes = sizes_of(q, k);
     Tensor grad_q = needs[0] ? Tensor::empty(q.shape(), q.dtype()) : Tensor();
     Tensor grad_k = needs[1] ? Tensor::zeros(k.shape(), k.dtype()) : Tensor();
@@ -153,6 +155,7 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v) {
   check<DtypeError>(k.dtype() == q.dtype() && v.dtype() == q.dtype(),
                     "attention: q, k and v must be of one dtype, got ", q.dtype(), ", ", k.dtype(),
                     " and ", v.dtype());
+  check_reals("attention", "q", q);
 }
 
 // Leaves out empty ones.
@@ -177,7 +180,8 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Docume
   const bool drops = options.dropout && options.dropout->p != 0;
   const bool plain = options.mask == AttentionMask::kCausal && !options.allowed.defined() && !drops;
   if (!plain && q.numel() > 0) {
-    return attention_by_steps(q, k, v, documents, scale, options);
+    return cast(attention_by_steps(widened(q), widened(k), widened(v), documents, scale, options),
+                q.dtype());
   }
   return apply<Attention>(made_with(documents_of(documents), scale), contiguous(q), contiguous(k),
                           contiguous(v));

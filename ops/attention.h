@@ -42,12 +42,15 @@ struct AttentionOptions {
 /// q [T, Nq, D]; k, v [T, Nkv, D]; returns [T, Nq, D]. A document gives the same bits alone as
 /// packed among others.
 ///
+/// q, k and v are float32, float64 or bfloat16, and so is the result; bfloat16 is widened, computed
+/// with in float32, and the result rounded once.
+///
 /// Without options no [T, T] matrix is formed. Another mask, `allowed` and dropout are computed
 /// step by step, with weights [Nq, L, L] for a document of L tokens.
 ///
-/// Errors: ShapeError for ranks or sizes that do not fit, DtypeError for mixed dtypes and an
-/// `allowed` that is not bool, ValueError unless the documents have T tokens and for a window below
-/// 1, and those of attention_dropout.
+/// Errors: ShapeError for ranks or sizes that do not fit, DtypeError for other and mixed dtypes and
+/// an `allowed` that is not bool, ValueError unless the documents have T tokens and for a window
+/// below 1, and those of attention_dropout.
 ///
 /// References: Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et al.,
 /// "FlashAttention", 2022, for the backward pass that recomputes p from the logsumexp.

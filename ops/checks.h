@@ -45,8 +45,7 @@ inline void check_floating(std::string_view op, std::string_view name, const Ten
                     a.dtype());
 }
 
-/// DtypeError unless the elements of `a` are float32, float64 or bfloat16: an op that computes with
-/// all of these.
+/// DtypeError unless the operand is float32, float64 or bfloat16.
 inline void check_reals(std::string_view op, std::string_view name, const Tensor& a) {
   check<DtypeError>(holds_reals(a.dtype()), op, ": ", name,
                     " must be float32, float64 or bfloat16, got ", a.dtype());

@@ -16,6 +16,7 @@
 #include "framework/tensor/fill.h"
 #include "ops/checks.h"
 #include "ops/collective_function.h"
+#include "ops/copies.h"
 
 namespace moegrad::ops {
 namespace {
@@ -136,16 +137,20 @@ Tensor apply_collective(std::string_view name, const Tensor& x, const Collective
   return apply<Collective>(made_with(name, options, std::move(call), std::move(conjugate)), x);
 }
 
-void check_call(std::string_view op, const Group& group, const Tensor& x) {
+// bfloat16 may be moved, but not summed.
+void check_call(std::string_view op, const Group& group, const Tensor& x, bool sums = false) {
   check<ValueError>(group != nullptr, op, ": needs a process group, got null");
   check_operands(op, x);
   const auto dtype = x.dtype();
-  check<DtypeError>(is_floating(dtype) || dtype == Dtype::kInt64, op,
-                    ": needs float32, float64 or int64, got ", dtype);
+  const bool narrow = dtype == Dtype::kBFloat16;
+  check<DtypeError>(is_floating(dtype) || dtype == Dtype::kInt64 || (narrow && !sums), op,
+                    sums ? ": needs float32, float64 or int64, got "
+                         : ": needs float32, float64, bfloat16 or int64, got ",
+                    dtype, narrow ? "; convert it with ops::cast" : "");
 }
 
-void check_rows(std::string_view op, const Group& group, const Tensor& x) {
-  check_call(op, group, x);
+void check_rows(std::string_view op, const Group& group, const Tensor& x, bool sums = false) {
+  check_call(op, group, x, sums);
   check<ShapeError>(x.ndim() >= 1, op, ": x must have rows, got ", x.shape());
 }
 
@@ -194,11 +199,13 @@ Tensor all_gather(const Group& group, const Tensor& x, const CollectiveOptions& 
       [group](const Tensor& t, const CollectiveOptions& o) {
         return gather_from_ranks(*group, t, o);
       },
-      [group](const Tensor& t, const CollectiveOptions& o) { return scatter_sum(*group, t, o); });
+      [group](const Tensor& t, const CollectiveOptions& o) {
+        return scatter_sum(*group, widened(t), o);
+      });
 }
 
 Tensor reduce_scatter(const Group& group, const Tensor& x, const CollectiveOptions& options) {
-  check_rows("reduce_scatter", group, x);
+  check_rows("reduce_scatter", group, x, /*sums=*/true);
   check<ShapeError>(x.dim(0) % group->size() == 0, "reduce_scatter: the rows of x ", x.shape(),
                     " must divide by the ", group->size(), " ranks");
   return apply_collective(
@@ -210,7 +217,7 @@ Tensor reduce_scatter(const Group& group, const Tensor& x, const CollectiveOptio
 }
 
 Tensor all_reduce(const Group& group, const Tensor& x, const CollectiveOptions& options) {
-  check_call("all_reduce", group, x);
+  check_call("all_reduce", group, x, /*sums=*/true);
   const auto call = [group](const Tensor& t, const CollectiveOptions& o) {
     return sum_over_ranks(*group, t, o);
   };
@@ -226,7 +233,7 @@ Tensor broadcast(const Group& group, const Tensor& x, int root, const Collective
         return of_root(*group, t, root, o);
       },
       [group, root](const Tensor& t, const CollectiveOptions& o) {
-        Tensor total = sum_over_ranks(*group, t, o);
+        Tensor total = sum_over_ranks(*group, widened(t), o);
         return group->rank() == root ? total : zeros_like(t);
       });
 }

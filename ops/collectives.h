@@ -19,7 +19,8 @@ namespace moegrad::ops {
 // way]), also in backward, and an error of the collective shows there. Until then the op keeps its
 // input. Sums run along the tree of Note [Reduction order], so the bits are fixed.
 //
-// x is float32 or float64, or int64 without a gradient. Its rows are along dimension 0. ValueError
+// x is float32 or float64, or int64 without a gradient. What only moves it takes bfloat16, too;
+// sums of its gradients over ranks are made in float32. Its rows are along dimension 0. ValueError
 // for a null group, DtypeError for another dtype, ShapeError for what does not fit; a mismatch
 // between ranks is a CollectiveError. A strided x is copied first. In `options`, the label is
 // followed by ", backward" in backward.

@@ -79,4 +79,8 @@ Tensor cast(const Tensor& a, Dtype dtype) {
   return apply<Cast>(a, dtype);
 }
 
+Tensor widened(const Tensor& a) {
+  return a.dtype() == Dtype::kBFloat16 ? cast(a, Dtype::kFloat32) : a;
+}
+
 }  // namespace moegrad::ops

@@ -14,5 +14,7 @@ Tensor clone(const Tensor& a);
 /// The same numbers in another dtype; masks become 0 and 1, and what is not 0 becomes true. It has
 /// a gradient between reals, which is not rounded: that of a float32 weight is float32.
 Tensor cast(const Tensor& a, Dtype dtype);
+/// `a` itself, but in float32 if it is bfloat16: what arithmetic is done with.
+Tensor widened(const Tensor& a);
 
 }  // namespace moegrad::ops

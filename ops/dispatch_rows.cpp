@@ -12,6 +12,7 @@
 #include "framework/autograd/function.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/rank_context.h"
+#include "framework/tensor/dispatch_any.h"
 #include "ops/checks.h"
 #include "ops/collective_function.h"
 #include "ops/copies.h"
@@ -76,7 +77,7 @@ class RowExchangeOp {
   // [T, H] -> [R, H]
   Tensor spread(const Tensor& x, const Tensor& slot_of_row) const {
     Tensor rows = Tensor::empty({slot_of_row.numel(), x.dim(1)}, x.dtype());
-    dispatch_floating(x.dtype(), [&]<class T>() {
+    dispatch_reals(x.dtype(), [&]<class T>() {
       kernels::spread_tokens<T>(x.data<T>().data(), slot_of_row.data<std::int64_t>().data(),
                                 rows.mutable_data<T>().data(), rows.dim(0), top_k_, x.dim(1));
     });
@@ -118,7 +119,7 @@ class RowExchangeOp {
     const auto row_at_slot = row_of_slot.data<std::int64_t>();
     return [out, row_at_slot, keep = row_of_slot, rows = sum(sent_), tokens = tokens_, k = top_k_,
             hidden = x.dim(1), dtype = x.dtype()](PeerSpans parts) {
-      dispatch_floating(dtype, [&]<class T>() {
+      dispatch_reals(dtype, [&]<class T>() {
         const auto row_bytes = static_cast<std::size_t>(hidden) * sizeof(T);
         if (row_bytes == 0) return;
         std::vector<const T*> row_at;
@@ -243,7 +244,7 @@ void check_call(std::string_view op, const std::shared_ptr<ProcessGroup>& group,
   check<ValueError>(plan.sent.rows() == rows, op, ": plan.sent must add up to the ", rows,
                     " rows of the order, got ", plan.sent.rows());
   check<ShapeError>(input.ndim() == 2, op, ": ", name, " must be a matrix, got ", input.shape());
-  check_floating(op, name, input);
+  check_reals(op, name, input);
 }
 
 }  // namespace

@@ -22,7 +22,8 @@ namespace moegrad::ops {
 /// thread of the rank, the backend's, sends, receives and adds.
 ///
 /// A collective, as those of ops/collectives.h: all ranks of the group call it, also with no
-/// tokens, and run the same backward. x is float32 or float64. ValueError for a null group and a
+/// tokens, and run the same backward. x is float32, float64 or bfloat16, which travels as it is; a
+/// sum of bfloat16 is made in float32 and rounded once. ValueError for a null group and a
 /// plan whose parts contradict each other or that S ranks cannot divide, ShapeError for an x that
 /// does not fit it; if ranks disagree on how many elements one sends to another, CollectiveError.
 Tensor dispatch_rows(const std::shared_ptr<ProcessGroup>& group, const Tensor& x,

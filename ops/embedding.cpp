@@ -5,9 +5,11 @@
 #include <memory>
 #include <numeric>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "framework/autograd/function.h"
+#include "framework/tensor/dispatch_any.h"
 #include "ops/checks.h"
 #include "ops/copies.h"
 #include "ops/kernels/gather_rows.h"
@@ -15,10 +17,12 @@
 namespace moegrad::ops {
 namespace {
 
-// dL/dweight[v] = sum over the positions i with ids[i] = v of dL/dy[i], by halving over positions.
+// dL/dweight[v] = sum over the positions i with ids[i] = v of dL/dy[i], by halving over positions;
+// for a bfloat16 weight in float32.
 class Embedding final : public Function {
  public:
   std::string_view name() const override { return "embedding"; }
+  bool takes_wide_gradients() const override { return true; }
 
   Tensor forward(const Tensor& ids, const Tensor& weight) {
     ids_ = ids;
@@ -34,15 +38,16 @@ class Embedding final : public Function {
 
   TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
     const Tensor grad = contiguous(grads[0]), ids = ids_.unpack();
-    Tensor grad_weight = Tensor::zeros(weight_shape_, grad.dtype());
+    Tensor grad_weight = Tensor::zeros(weight_shape_, gradient_dtype(grad.dtype()));
     const auto values = ids.data<std::int64_t>();
     std::vector<std::int64_t> by_id(values.size());
     std::iota(by_id.begin(), by_id.end(), 0);
     std::ranges::stable_sort(by_id, {},
                              [&](std::int64_t i) { return values[static_cast<std::size_t>(i)]; });
-    dispatch_floating(grad.dtype(), [&]<class T>() {
-      kernels::sum_rows_by_index<T>(grad.data<T>().data(), values.data(), by_id,
-                                    grad_weight.mutable_data<T>().data(), weight_shape_[1]);
+    dispatch_reals(grad.dtype(), [&]<class T>() {
+      using Sum = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
+      kernels::sum_rows_by_index<T, Sum>(grad.data<T>().data(), values.data(), by_id,
+                                         grad_weight.mutable_data<Sum>().data(), weight_shape_[1]);
     });
     return {Tensor(), grad_weight};
   }
@@ -59,7 +64,7 @@ Tensor embedding(const Tensor& ids, const Tensor& weight) {
   check<ShapeError>(weight.ndim() == 2, "embedding: weight must be [V, H], got ", weight.shape());
   check<DtypeError>(ids.dtype() == Dtype::kInt64, "embedding: ids must be int64, got ",
                     ids.dtype());
-  check_floating("embedding", "weight", weight);
+  check_reals("embedding", "weight", weight);
   const Tensor positions = contiguous(ids);
   check_indices("embedding", "token id", positions, weight.dim(0));
   return apply<Embedding>(positions, contiguous(weight));

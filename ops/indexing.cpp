@@ -63,6 +63,7 @@ class IndexSelect final : public Function {
  public:
   IndexSelect(std::string_view name, std::int64_t dim) : name_(name), dim_(dim) {}
   std::string_view name() const override { return name_; }
+  bool takes_wide_gradients() const override { return true; }
 
   Tensor forward(const Tensor& a, const Tensor& index) {
     shape_ = a.shape();
@@ -71,7 +72,7 @@ class IndexSelect final : public Function {
   }
 
   TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
-    const Tensor grad = contiguous(grads[0]);
+    const Tensor grad = widened(contiguous(grads[0]));
     Tensor grad_a = Tensor::zeros(shape_, grad.dtype());
     add_slices(grad, dim_, index_.unpack(), grad_a);
     return {grad_a, Tensor()};
@@ -112,6 +113,7 @@ class Gather final : public Function {
  public:
   explicit Gather(std::int64_t dim) : dim_(dim) {}
   std::string_view name() const override { return "gather"; }
+  bool takes_wide_gradients() const override { return true; }
 
   Tensor forward(const Tensor& a, const Tensor& index) {
     shape_ = a.shape();
@@ -120,7 +122,7 @@ class Gather final : public Function {
   }
 
   TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
-    const Tensor grad = contiguous(grads[0]);
+    const Tensor grad = widened(contiguous(grads[0]));
     Tensor grad_a = Tensor::zeros(shape_, grad.dtype());
     add_elements(grad, dim_, index_.unpack(), grad_a);
     return {grad_a, Tensor()};
@@ -160,6 +162,7 @@ class Flip final : public Function {
  public:
   explicit Flip(unsigned flipped) : flipped_(flipped) {}
   std::string_view name() const override { return "flip"; }
+  bool takes_wide_gradients() const override { return true; }
 
   Tensor forward(const Tensor& a) const { return flipped(a); }
 

@@ -84,6 +84,7 @@ Tensor compare(std::string_view op, CompareOp compare_op, const Tensor& a, doubl
 class Where final : public Function {
  public:
   std::string_view name() const override { return "where"; }
+  bool takes_wide_gradients() const override { return true; }
 
   Tensor forward(const Tensor& condition, const Tensor& a, const Tensor& b, const Shape& shape) {
     a_shape_ = a.shape();
@@ -93,7 +94,7 @@ class Where final : public Function {
   }
 
   TensorList backward(const TensorList& grads, InputMask needs) override {
-    const Tensor grad = contiguous(grads[0]), condition = condition_.unpack();
+    const Tensor grad = widened(contiguous(grads[0])), condition = condition_.unpack();
     const Tensor zero = Tensor::zeros({}, grad.dtype());
     Tensor grad_a, grad_b;
     if (needs[1]) grad_a = sum_to_shape(choose(condition, grad, zero, grad.shape()), a_shape_);

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "framework/runtime/parallel_for.h"
+#include "framework/tensor/dispatch_any.h"
 #include "ops/checks.h"
 #include "ops/copies.h"
 #include "ops/grouped_products.h"
@@ -15,13 +16,6 @@ namespace moegrad::ops {
 namespace {
 
 constexpr std::int64_t kRowsPerPiece = 256;
-
-// Calls body<T>() with T = float, double or BFloat16.
-template <class Body>
-void dispatch_reals(Dtype dtype, const Body& body) {
-  if (dtype == Dtype::kBFloat16) return body.template operator()<BFloat16>();
-  dispatch_floating(dtype, body);
-}
 
 // Fills all of `out` from the stacked rows of `source`. bfloat16 gets the pairs that this rank's
 // kernels read.

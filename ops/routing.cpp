@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "framework/autograd/function.h"
+#include "framework/tensor/dispatch_any.h"
 #include "framework/tensor/fill.h"
 #include "ops/checks.h"
 #include "ops/copies.h"
@@ -24,7 +25,7 @@ const std::int64_t* index_data(const Tensor& indices) {
 Tensor spread(const Tensor& x, const Tensor& slot_of_row, std::int64_t top_k) {
   const auto h = x.dim(1);
   Tensor rows = Tensor::empty({slot_of_row.numel(), h}, x.dtype());
-  dispatch_floating(x.dtype(), [&]<class T>() {
+  dispatch_reals(x.dtype(), [&]<class T>() {
     kernels::spread_tokens<T>(x.data<T>().data(), index_data(slot_of_row),
                               rows.mutable_data<T>().data(), slot_of_row.numel(), top_k, h);
   });
@@ -36,7 +37,7 @@ Tensor collect(const Tensor& rows, const Tensor& row_of_slot, std::int64_t token
                std::int64_t top_k) {
   const auto h = rows.dim(1);
   Tensor y = Tensor::empty({tokens, h}, rows.dtype());
-  dispatch_floating(rows.dtype(), [&]<class T>() {
+  dispatch_reals(rows.dtype(), [&]<class T>() {
     kernels::collect_tokens<T>(rows.data<T>().data(), index_data(row_of_slot),
                                y.mutable_data<T>().data(), tokens, top_k, h);
   });
@@ -177,7 +178,7 @@ Tensor permute_rows(const Tensor& x, const RowPlan& plan) {
   check<ShapeError>(x.ndim() == 2, "permute_rows: x must be [T, H], got ", x.shape());
   check<ShapeError>(x.dim(0) * plan.top_k == rows, "permute_rows: the plan has ", rows, " rows, ",
                     plan.top_k, " for each token, got x ", x.shape());
-  check_floating("permute_rows", "x", x);
+  check_reals("permute_rows", "x", x);
   return apply<PermuteRows>(made_with(x.dim(0), plan.top_k), contiguous(x), plan.row_of_slot,
                             plan.slot_of_row);
 }
@@ -187,7 +188,7 @@ Tensor unpermute_rows(const Tensor& rows, const RowPlan& plan) {
   const auto routed = plan.slot_of_row.numel();
   check<ShapeError>(rows.ndim() == 2 && rows.dim(0) == routed, "unpermute_rows: rows must be [",
                     routed, ", H] as planned, got ", rows.shape());
-  check_floating("unpermute_rows", "rows", rows);
+  check_reals("unpermute_rows", "rows", rows);
   return apply<UnpermuteRows>(made_with(plan.tokens, plan.top_k), contiguous(rows),
                               plan.row_of_slot, plan.slot_of_row);
 }

@@ -68,7 +68,9 @@ RowPlan plan_routing(const Tensor& indices, std::int64_t num_experts);
 ///
 ///     rows[r, :] = x[slot_of_row[r] / K, :]              x: [T, H]   rows: [R, H]
 ///
-/// The gradient of a token is the sum of its rows' gradients, added in the order of its slots.
+/// The gradient of a token is the sum of its rows' gradients, added in the order of its slots. x is
+/// float32, float64 or bfloat16; sums of bfloat16, here and below, are made in float32 and rounded
+/// once.
 Tensor permute_rows(const Tensor& x, const RowPlan& plan);
 
 /// The reverse of permute_rows: each token is the sum of its rows, added in the order of its slots:

@@ -59,6 +59,7 @@ class Cat final : public Function {
   explicit Cat(std::int64_t dim) : dim_(dim) {}
 
   std::string_view name() const override { return "cat"; }
+  bool takes_wide_gradients() const override { return true; }
 
   Tensor forward(const TensorList& tensors) {
     Shape shape = tensors[0].shape();

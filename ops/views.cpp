@@ -85,8 +85,7 @@ class Expand final : public Function {
   }
 
   TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
-    const Tensor grad = contiguous(grads[0]);
-    return {sum_to_shape(cast(grad, gradient_dtype(grad.dtype())), shape_)};
+    return {sum_to_shape(widened(contiguous(grads[0])), shape_)};
   }
 
  private:

@@ -8,6 +8,7 @@
 
 #include "framework/autograd/function.h"
 #include "framework/runtime/call_stack.h"
+#include "framework/tensor/dispatch_any.h"
 #include "framework/tensor/fill.h"
 
 namespace moegrad {
@@ -41,11 +42,7 @@ std::optional<Anomaly> find_anomaly(const TensorList& tensors) {
                         static_cast<double>(values[static_cast<std::size_t>(*i)])};
       }
     };
-    if (tensor.dtype() == Dtype::kBFloat16) {
-      look.operator()<BFloat16>();
-    } else {
-      dispatch_floating(tensor.dtype(), look);
-    }
+    dispatch_reals(tensor.dtype(), look);
     if (found) return found;
   }
   return std::nullopt;

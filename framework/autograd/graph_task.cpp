@@ -404,13 +404,15 @@ TensorList GraphTask::complete_gradients(const Function& function) {
       if (!holds_reals(output.dtype) || function.recomputes()) continue;
       grads[i] = Tensor::zeros(output.shape, output.dtype);
     } else {
-      if (output.dtype == Dtype::kBFloat16 && !function.takes_wide_gradients() &&
-          grads[i].dtype() != output.dtype) {
-        grads[i] = to_dtype(grads[i], output.dtype);
-      }
-      grads[i] = function.run_output_hooks(i, std::move(grads[i]));
+      const bool narrow = output.dtype == Dtype::kBFloat16 && !function.takes_wide_gradients();
+      const auto rounded = [&](Tensor grad) {
+        const bool wide = narrow && grad.dtype() == Dtype::kFloat32;
+        return wide ? to_dtype(grad, output.dtype) : grad;
+      };
+      grads[i] = function.run_output_hooks(i, rounded(std::move(grads[i])));
       check_gradient(grads[i], output.shape, output.dtype, function.name(),
                      ": a hook's gradient of output ", i);
+      grads[i] = rounded(std::move(grads[i]));
     }
   }
   return grads;

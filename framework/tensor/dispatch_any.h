@@ -26,6 +26,13 @@ void dispatch_any(Dtype dtype, const Body& body) {
   }
 }
 
+/// Calls `body.operator()<T>()` with T = float, double or BFloat16.
+template <class Body>
+decltype(auto) dispatch_reals(Dtype dtype, Body&& body) {
+  if (dtype == Dtype::kBFloat16) return body.template operator()<BFloat16>();
+  return dispatch_floating(dtype, body);
+}
+
 /// `value` as an element of another type. What is not zero, NaN included, is true. Fractions are
 /// cut off toward zero; ValueError for a real that no int64 is near.
 template <class To, class From>

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "framework/runtime/grad_mode.h"
+#include "framework/runtime/parallel_for.h"
 #include "framework/tensor/dispatch_any.h"
 #include "framework/tensor/meta.h"
 #include "framework/tensor/tensor_impl.h"
@@ -79,6 +80,22 @@ bool has_distinct_elements(const Tensor& tensor) {
   return true;
 }
 
+constexpr std::int64_t kElementsPerTask = 1 << 16;
+
+// Conversions between reals never fail, so the rank's threads share them.
+template <class To, class From>
+void copy_contiguous(To* target, const From* source, std::int64_t n) {
+  if constexpr (std::is_same_v<To, From>) {
+    std::memcpy(target, source, static_cast<std::size_t>(n) * sizeof(To));
+  } else if constexpr (holds_reals(dtype_of<To>) && holds_reals(dtype_of<From>)) {
+    parallel_for(n, kElementsPerTask, [=](std::int64_t begin, std::int64_t end) {
+      for (auto i = begin; i < end; ++i) target[i] = convert<To>(source[i]);
+    });
+  } else {
+    copy_row(target, 1, source, 1, n);
+  }
+}
+
 // Not recorded on the tape, whatever the operands are.
 void copy_elements(Tensor& target, const Tensor& source) {
   if (source.numel() == 0) {
@@ -92,11 +109,7 @@ void copy_elements(Tensor& target, const Tensor& source) {
       if (!target.is_contiguous() || !source.is_contiguous()) {
         return copy_strided(out, in, {source.shape(), target.strides(), source.strides()}, 0);
       }
-      if constexpr (std::is_same_v<To, From>) {
-        std::memcpy(out, in, static_cast<std::size_t>(target.numel()) * sizeof(To));
-      } else {
-        copy_row(out, 1, in, 1, target.numel());
-      }
+      copy_contiguous(out, in, target.numel());
     });
   });
 }
@@ -166,9 +179,11 @@ void add_(Tensor& target, const Tensor& source) {
   check_off_tape("add_", source, "the source");
   check_target("add_", target, "the target");
   const auto add = [&]<class T, class Source>() {
-    auto out = target.mutable_data<T>();
-    const auto in = source.data<Source>();
-    for (std::size_t i = 0; i < out.size(); ++i) out[i] += convert<T>(in[i]);
+    T* const out = target.mutable_data<T>().data();
+    const Source* const in = source.data<Source>().data();
+    parallel_for(target.numel(), kElementsPerTask, [=](std::int64_t begin, std::int64_t end) {
+      for (auto i = begin; i < end; ++i) out[i] += convert<T>(in[i]);
+    });
   };
   if (widens) return add.operator()<float, BFloat16>();
   dispatch_floating(target.dtype(), [&]<class T>() { add.template operator()<T, T>(); });
@@ -234,7 +249,7 @@ void convert_(Tensor& leaf, Dtype dtype) {
   Tensor grad = leaf.grad();
   if (grad.defined()) {
     const MemoryTagGuard tag(grad.storage().tag());
-    grad = to_dtype(grad, dtype);
+    grad = to_dtype(grad, gradient_dtype(dtype));
   }
   converted.storage().set_name(leaf.storage().name());
   leaf.storage().bump_version();

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "framework/runtime/parallel_for.h"
+#include "framework/tensor/dtype.h"
 #include "ops/kernels/add_row.h"
 #include "ops/kernels/halving.h"
 
@@ -16,10 +17,10 @@ constexpr std::int64_t kColumns = 256;  // of a thread's share
 constexpr std::size_t kMostLevels = 64;
 
 // Some columns of the sum over the given positions, all of which are in [begin, begin + terms).
-template <class T>
+template <class Row, class T>
 class SumOfPositions {
  public:
-  SumOfPositions(const T* rows, std::int64_t width, std::int64_t first, std::int64_t columns)
+  SumOfPositions(const Row* rows, std::int64_t width, std::int64_t first, std::int64_t columns)
       : rows_(rows), width_(width), first_(first), columns_(columns) {}
 
   // Right halves wait in level `level`; at least one position.
@@ -43,7 +44,7 @@ class SumOfPositions {
   }
 
  private:
-  const T* rows_;
+  const Row* rows_;
   std::int64_t width_, first_, columns_;
   std::array<std::array<T, kColumns>, kMostLevels> levels_;
 };
@@ -73,12 +74,12 @@ void scatter_add_rows(const T* rows, const std::int64_t* indices, T* table, std:
   });
 }
 
-template <class T>
-void sum_rows_by_index(const T* rows, const std::int64_t* indices,
+template <class Row, class T>
+void sum_rows_by_index(const Row* rows, const std::int64_t* indices,
                        std::span<const std::int64_t> by_index, T* table, std::int64_t width) {
   const auto n = std::ssize(by_index);
   parallel_for(width, kColumns, [&](std::int64_t begin, std::int64_t end) {
-    SumOfPositions<T> sums(rows, width, begin, end - begin);
+    SumOfPositions<Row, T> sums(rows, width, begin, end - begin);
     for (auto run = by_index.begin(); run != by_index.end();) {
       const auto index = indices[*run];
       const auto next =
@@ -90,6 +91,8 @@ void sum_rows_by_index(const T* rows, const std::int64_t* indices,
 }
 
 template void sum_rows_by_index(const float*, const std::int64_t*, std::span<const std::int64_t>,
+                                float*, std::int64_t);
+template void sum_rows_by_index(const BFloat16*, const std::int64_t*, std::span<const std::int64_t>,
                                 float*, std::int64_t);
 template void sum_rows_by_index(const double*, const std::int64_t*, std::span<const std::int64_t>,
                                 double*, std::int64_t);

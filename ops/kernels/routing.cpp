@@ -2,8 +2,11 @@
 #include "ops/kernels/routing.h"
 
 #include <algorithm>
+#include <array>
+#include <type_traits>
 
 #include "framework/runtime/parallel_for.h"
+#include "framework/tensor/dtype.h"
 #include "ops/kernels/add_row.h"
 
 namespace moegrad::kernels {
@@ -20,14 +23,21 @@ void for_copied_rows(std::int64_t n, std::int64_t work_per_row, const Body& body
 // out = the sum of the k rows from row_at(slot) on, in ascending order of slots.
 template <class T, class RowAt>
 void add_rows(std::int64_t slot, std::int64_t k, const RowAt& row_at, T* out, std::int64_t h) {
-  if (k == 0) std::fill(out, out + h, T{0});
-  for (std::int64_t j = 0; j < k; ++j) {
-    const T* in = row_at(slot + j);
-    if (j == 0) {
-      std::copy(in, in + h, out);
-    } else {
-      add_row(in, out, h);
+  using Sum = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
+  constexpr std::int64_t kColumns = 256;
+  std::array<Sum, kColumns> sum;
+  for (std::int64_t begin = 0; begin < h; begin += kColumns) {
+    const auto n = std::min(kColumns, h - begin);
+    if (k == 0) std::fill_n(sum.data(), n, Sum{0});
+    for (std::int64_t j = 0; j < k; ++j) {
+      const T* in = row_at(slot + j) + begin;
+      if (j == 0) {
+        for (std::int64_t i = 0; i < n; ++i) sum[static_cast<std::size_t>(i)] = Sum(in[i]);
+      } else {
+        add_row(in, sum.data(), n);
+      }
     }
+    for (std::int64_t i = 0; i < n; ++i) out[begin + i] = T(sum[static_cast<std::size_t>(i)]);
   }
 }
 
@@ -62,14 +72,20 @@ template void spread_tokens(const float*, const std::int64_t*, float*, std::int6
                             std::int64_t);
 template void spread_tokens(const double*, const std::int64_t*, double*, std::int64_t, std::int64_t,
                             std::int64_t);
+template void spread_tokens(const BFloat16*, const std::int64_t*, BFloat16*, std::int64_t,
+                            std::int64_t, std::int64_t);
 template void collect_tokens(const float*, const std::int64_t*, float*, std::int64_t, std::int64_t,
                              std::int64_t);
 template void collect_tokens(const double*, const std::int64_t*, double*, std::int64_t,
+                             std::int64_t, std::int64_t);
+template void collect_tokens(const BFloat16*, const std::int64_t*, BFloat16*, std::int64_t,
                              std::int64_t, std::int64_t);
 
 template void collect_rows(std::span<const float* const>, const std::int64_t*, float*, std::int64_t,
                            std::int64_t, std::int64_t);
 template void collect_rows(std::span<const double* const>, const std::int64_t*, double*,
+                           std::int64_t, std::int64_t, std::int64_t);
+template void collect_rows(std::span<const BFloat16* const>, const std::int64_t*, BFloat16*,
                            std::int64_t, std::int64_t, std::int64_t);
 
 }  // namespace moegrad::kernels

@@ -13,7 +13,8 @@ template <class T>
 void spread_tokens(const T* x, const std::int64_t* slot_of_row, T* rows, std::int64_t n,
                    std::int64_t k, std::int64_t h);
 
-/// y[t, :] = sum_j rows[row_of_slot[t * k + j], :], in ascending j.
+/// y[t, :] = sum_j rows[row_of_slot[t * k + j], :], in ascending j; of bfloat16 in float32, and
+/// then rounded once.
 template <class T>
 void collect_tokens(const T* rows, const std::int64_t* row_of_slot, T* y, std::int64_t tokens,
                     std::int64_t k, std::int64_t h);

@@ -47,12 +47,20 @@ Result run(const Inputs& in) {
   return {out.detach(), in.q.grad(), in.k.grad(), in.v.grad()};
 }
 
-// Softmax over whole rows, one (document, head, row) after the other, in double.
-Result reference(const Inputs& in) {
+// Softmax over whole rows, one (document, head, row) after the other, in double. `sizes`, if it is
+// not null, becomes the sums of the absolute values of what is added up in the results.
+Result reference(const Inputs& in, Result* sizes = nullptr) {
   const Tensor q = to_dtype(in.q, Dtype::kFloat64), k = to_dtype(in.k, Dtype::kFloat64);
   const Tensor v = to_dtype(in.v, Dtype::kFloat64), g = to_dtype(in.grad_out, Dtype::kFloat64);
   Result result{zeros_like(q), zeros_like(q), zeros_like(k), zeros_like(v)};
   const auto heads = q.dim(1), kv_heads = k.dim(1), dim = q.dim(2);
+  Result ignored;
+  auto& size = sizes == nullptr ? ignored : *sizes;
+  size = {zeros_like(q), zeros_like(q), zeros_like(k), zeros_like(v)};
+  double* const out_size = size.out.mutable_data<double>().data();
+  double* const grad_q_size = size.grad_q.mutable_data<double>().data();
+  double* const grad_k_size = size.grad_k.mutable_data<double>().data();
+  double* const grad_v_size = size.grad_v.mutable_data<double>().data();
   double* const out = result.out.mutable_data<double>().data();
   double* const grad_q = result.grad_q.mutable_data<double>().data();
   double* const grad_k = result.grad_k.mutable_data<double>().data();
@@ -60,6 +68,11 @@ Result reference(const Inputs& in) {
   const auto dot = [&](const double* a, const double* b) {
     double sum = 0;
     for (std::int64_t d = 0; d < dim; ++d) sum += a[d] * b[d];
+    return sum;
+  };
+  const auto size_of_dot = [&](const double* a, const double* b) {
+    double sum = 0;
+    for (std::int64_t d = 0; d < dim; ++d) sum += std::abs(a[d] * b[d]);
     return sum;
   };
   const auto& offsets = in.documents.offsets();
@@ -78,20 +91,28 @@ Result reference(const Inputs& in) {
         std::vector<double> p;
         for (auto j = begin; j <= t; ++j) p.push_back(in.scale * dot(query, keys + key(j)));
         const double max = *std::max_element(p.begin(), p.end());
-        double sum = 0, mean = 0;
+        double sum = 0, mean = 0, mean_size = 0;
         for (auto& x : p) sum += x = std::exp(x - max);
         for (auto& x : p) x /= sum;
         for (auto j = begin; j <= t; ++j) {
-          mean += p[static_cast<std::size_t>(j - begin)] * dot(grad, values + key(j));
+          const double weight = p[static_cast<std::size_t>(j - begin)];
+          mean += weight * dot(grad, values + key(j));
+          mean_size += weight * size_of_dot(grad, values + key(j));
         }
         for (auto j = begin; j <= t; ++j) {
           const double weight = p[static_cast<std::size_t>(j - begin)];
           const double grad_score = in.scale * weight * (dot(grad, values + key(j)) - mean);
+          const double score_size =
+              std::abs(in.scale) * weight * (size_of_dot(grad, values + key(j)) + mean_size);
           for (std::int64_t d = 0; d < dim; ++d) {
             out[row + d] += weight * values[key(j) + d];
             grad_v[key(j) + d] += weight * grad[d];
             grad_q[row + d] += grad_score * keys[key(j) + d];
             grad_k[key(j) + d] += grad_score * query[d];
+            out_size[row + d] += std::abs(weight * values[key(j) + d]);
+            grad_v_size[key(j) + d] += std::abs(weight * grad[d]);
+            grad_q_size[row + d] += std::abs(score_size * keys[key(j) + d]);
+            grad_k_size[key(j) + d] += std::abs(score_size * query[d]);
           }
         }
       }
@@ -140,6 +161,67 @@ TEST(Attention, CoversSeveralKeyBlocks) {
 TEST(Attention, Float32IsCloseToFloat64) {
   const auto in = make_inputs({70, 130, 200}, 4, 2, 64, Dtype::kFloat32);
   expect_close(run(in), reference(in), 2e-5);
+}
+
+// |got - want| <= 2^-8 (|want| + sum of |terms|)
+void expect_rounded(const Tensor& got, const Tensor& want, const Tensor& terms) {
+  const Tensor wide = to_dtype(got, Dtype::kFloat64);
+  for (std::int64_t i = 0; i < want.numel(); ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    const double y = want.data<double>()[at];
+    ASSERT_LE(std::abs(wide.data<double>()[at] - y),
+              0x1p-8 * (std::abs(y) + terms.data<double>()[at]))
+        << i;
+  }
+}
+
+TEST(Attention, BFloat16IsComputedInFloat32AndRoundedOnce) {
+  for (const auto& [query_heads, kv_heads] : {std::pair{1, 1}, {4, 2}, {5, 1}}) {
+    for (const std::int64_t dim : {1, 5, 64}) {
+      const auto in =
+          make_inputs({1, 17, 0, 70, 130}, query_heads, kv_heads, dim, Dtype::kBFloat16);
+      const auto got = run(in);
+      Result terms;
+      const auto want = reference(in, &terms);
+      EXPECT_EQ(got.out.dtype(), Dtype::kBFloat16);
+      EXPECT_EQ(got.grad_q.dtype(), Dtype::kFloat32);
+      expect_rounded(got.out, want.out, terms.out);
+      expect_rounded(got.grad_q, want.grad_q, terms.grad_q);
+      expect_rounded(got.grad_k, want.grad_k, terms.grad_k);
+      expect_rounded(got.grad_v, want.grad_v, terms.grad_v);
+      // The forward is that of the widened tensors, rounded.
+      const Tensor wide = attention(
+          to_dtype(in.q.detach(), Dtype::kFloat32), to_dtype(in.k.detach(), Dtype::kFloat32),
+          to_dtype(in.v.detach(), Dtype::kFloat32), in.documents, in.scale);
+      EXPECT_TRUE(bitwise_equal(got.out, to_dtype(wide, Dtype::kBFloat16)));
+    }
+  }
+}
+
+TEST(Attention, KeepsBFloat16ForBackwardAndNothingWidened) {
+  const auto in = make_inputs({130}, 4, 2, 64, Dtype::kBFloat16);
+  const auto& arena = *RankContext::current().arena();
+  const auto before = arena.live()[MemoryTag::kActivations];
+  const Tensor out = attention(in.q, in.k, in.v, in.documents, in.scale);
+  const auto logsumexp_bytes = 130 * 4 * size_of(Dtype::kFloat32);
+  EXPECT_EQ(arena.live()[MemoryTag::kActivations] - before, 2 * in.q.numel() + logsumexp_bytes);
+}
+
+TEST(Attention, OptionsInBFloat16AreComputedInFloat32) {
+  const auto in = make_inputs({9, 0, 6}, 4, 2, 5, Dtype::kBFloat16);
+  const AttentionOptions options{.mask = AttentionMask::kSlidingWindow, .window = 3};
+  const auto with_options = [&](Dtype dtype) {
+    TensorList leaves;
+    for (const auto& each : {in.q, in.k, in.v}) {
+      leaves.push_back(to_dtype(each.detach(), dtype).set_requires_grad(true));
+    }
+    const Tensor out = attention(leaves[0], leaves[1], leaves[2], in.documents, in.scale, options);
+    out.backward(to_dtype(in.grad_out, dtype));
+    return Result{out.detach(), leaves[0].grad(), leaves[1].grad(), leaves[2].grad()};
+  };
+  const auto narrow = with_options(Dtype::kBFloat16), wide = with_options(Dtype::kFloat32);
+  expect_bitwise_equal(
+      narrow, {to_dtype(wide.out, Dtype::kBFloat16), wide.grad_q, wide.grad_k, wide.grad_v});
 }
 
 TEST(Attention, PackedDocumentsGiveTheBitsOfSeparateOnes) {
@@ -194,12 +276,14 @@ TEST(Attention, ALongerDocumentGivesItsPrefixTheSameBits) {
 }
 
 TEST(Attention, GivesTheSameBitsWithThreeThreads) {
-  const auto in = make_inputs({70, 130, 17, 0, 200}, 4, 2, 16, Dtype::kFloat32);
-  const auto one = run(in);
-  RankContext::current().set_threads(3);
-  const auto three = run(in);
-  RankContext::current().set_threads(1);
-  expect_bitwise_equal(three, one);
+  for (const auto dtype : {Dtype::kFloat32, Dtype::kBFloat16}) {
+    const auto in = make_inputs({70, 130, 17, 0, 200}, 4, 2, 16, dtype);
+    const auto one = run(in);
+    RankContext::current().set_threads(3);
+    const auto three = run(in);
+    RankContext::current().set_threads(1);
+    expect_bitwise_equal(three, one);
+  }
 }
 
 TEST(Attention, LargeLogitsDoNotOverflow) {
@@ -324,6 +408,11 @@ TEST(Attention, RejectsMixedDtypes) {
                         Tensor::zeros({3, 2, 4}), Documents::one(3), 1.0);
             }),
             "attention: q, k and v must be of one dtype, got float32, float64 and float32");
+  EXPECT_EQ(message_of<DtypeError>([] {
+              const Tensor x = Tensor::zeros({3, 2, 4}, Dtype::kInt64);
+              attention(x, x, x, Documents::one(3), 1.0);
+            }),
+            "attention: q must be float32, float64 or bfloat16, got int64");
 }
 
 TEST(Attention, RejectsDocumentsOfOtherTokens) {

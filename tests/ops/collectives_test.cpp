@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "framework/autograd/checkpoint.h"
+#include "framework/autograd/engine.h"
 #include "framework/distributed/collectives.h"
 #include "framework/distributed/launch.h"
 #include "framework/runtime/grad_mode.h"
@@ -171,6 +172,40 @@ TEST(CollectiveOps, HaveTheValuesThatTheirNamesSay) {
     const Tensor numbers = Tensor::from(std::vector<std::int64_t>{rank, 7}, {2});
     EXPECT_EQ(test::integers(ops::all_reduce(group, numbers)), (std::vector<std::int64_t>{3, 21}));
   });
+}
+
+// What moves bfloat16 gives the bits of float32, rounded; sums of gradients are not rounded.
+TEST(CollectiveOps, MoveBFloat16AndSumItsGradientsInFloat32) {
+  const std::vector<std::string> names{"all_gather", "broadcast", "all_to_all"};
+  for (const int ranks : {1, 2, 4}) {
+    launch(ranks, [&](RankContext& context) {
+      const auto& group = context.group();
+      for (const auto& op : kOps) {
+        if (std::ranges::find(names, op.name) == names.end()) continue;
+        const auto shape = op.shape(context.rank(), ranks);
+        const Tensor narrow = input(shape, context.rank(), Dtype::kBFloat16);
+        const Tensor wide = to_dtype(narrow.detach(), Dtype::kFloat32).set_requires_grad(true);
+        const Tensor y = op.apply(group, narrow), expected = op.apply(group, wide);
+        EXPECT_TRUE(bitwise_equal(y, to_dtype(expected.detach(), Dtype::kBFloat16))) << op.name;
+        const auto seed = 50 + static_cast<std::uint64_t>(context.rank());
+        const Tensor grad = randn(y.shape(), seed, Dtype::kBFloat16);
+        y.backward(grad);
+        expected.backward(to_dtype(grad, Dtype::kFloat32));
+        EXPECT_TRUE(bitwise_equal(narrow.grad(), wide.grad())) << op.name;
+      }
+      const int to = (context.rank() + 1) % ranks, from = (context.rank() + ranks - 1) % ranks;
+      const Tensor x = input({3, 2}, context.rank(), Dtype::kBFloat16);
+      const Tensor sent = ops::send(group, x, to, 5);
+      const Tensor like = Tensor::zeros({3, 2}, Dtype::kBFloat16).set_requires_grad(true);
+      const Tensor got = ops::recv(group, like, from, 5);
+      EXPECT_TRUE(bitwise_equal(got, input({3, 2}, from, Dtype::kBFloat16).detach()));
+      const auto cotangent = [](int rank) {
+        return randn({3, 2}, 50 + static_cast<std::uint64_t>(rank), Dtype::kBFloat16);
+      };
+      run_backward({got, sent}, {cotangent(context.rank()), Tensor::ones({})}, false);
+      EXPECT_TRUE(bitwise_equal(x.grad(), to_dtype(cotangent(to), Dtype::kFloat32)));
+    });
+  }
 }
 
 /// Two layers with every collective, their losses and gradients. `read` looks at each result at
@@ -382,9 +417,17 @@ TEST(CollectiveOps, RejectWhatDoesNotFit) {
               "all_gather: needs a process group, got null");
     EXPECT_EQ(message_of<UndefinedTensorError>([&] { ops::all_reduce(group, Tensor()); }),
               "all_reduce: input 0 must be a defined tensor, got an undefined one");
+    EXPECT_EQ(
+        message_of<DtypeError>(
+            [&] { ops::all_reduce(group, to_dtype(x.detach(), Dtype::kBFloat16)); }),
+        "all_reduce: needs float32, float64 or int64, got bfloat16; convert it with ops::cast");
     EXPECT_EQ(message_of<DtypeError>(
-                  [&] { ops::all_reduce(group, to_dtype(x.detach(), Dtype::kBFloat16)); }),
-              "all_reduce: needs float32, float64 or int64, got bfloat16");
+                  [&] { ops::reduce_scatter(group, Tensor::ones({2}, Dtype::kBFloat16)); }),
+              "reduce_scatter: needs float32, float64 or int64, got bfloat16; convert it with "
+              "ops::cast");
+    EXPECT_EQ(
+        message_of<DtypeError>([&] { ops::all_gather(group, Tensor::ones({2}, Dtype::kBool)); }),
+        "all_gather: needs float32, float64, bfloat16 or int64, got bool");
     EXPECT_EQ(shape([&] { ops::all_gather(group, Tensor::ones({})); }),
               "all_gather: x must have rows, got []");
     EXPECT_EQ(shape([&] { ops::reduce_scatter(group, x); }),

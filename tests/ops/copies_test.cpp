@@ -4,6 +4,7 @@
 #include <functional>
 #include <vector>
 
+#include "framework/autograd/engine.h"
 #include "framework/runtime/rank_context.h"
 #include "ops/indexing.h"
 #include "ops/views.h"
@@ -49,6 +50,31 @@ TEST(Copies, CastChangesTheDtypeAndItsGradientComesBack) {
   EXPECT_TRUE(cast(x, Dtype::kFloat64).is(x));
 }
 
+TEST(Copies, CastToBFloat16RoundsTheValueAndNotTheGradient) {
+  for (const auto dtype : {Dtype::kFloat32, Dtype::kFloat64}) {
+    const Tensor x = randn({3, 5}, 1, dtype, true);
+    const Tensor y = cast(x, Dtype::kBFloat16);
+    EXPECT_TRUE(bitwise_equal(y, to_dtype(x.detach(), Dtype::kBFloat16)));
+    const Tensor g = randn({3, 5}, 2, Dtype::kFloat32), h = randn({3, 5}, 3, Dtype::kFloat32);
+    run_backward({cast(y, Dtype::kFloat32), cast(y, Dtype::kFloat32)}, {g, h},
+                 /*retain_graph=*/false);
+    Tensor sum = moegrad::clone(h);
+    add_(sum, g);
+    EXPECT_TRUE(bitwise_equal(x.grad(), to_dtype(sum, dtype)));
+  }
+  const Tensor narrow = randn({2}, 1, Dtype::kBFloat16, true);
+  cast(narrow, Dtype::kFloat64).backward(Tensor::full({2}, 1 + 0x1p-20, Dtype::kFloat64));
+  EXPECT_TRUE(bitwise_equal(narrow.grad(), Tensor::full({2}, 1 + 0x1p-20)));
+}
+
+TEST(Copies, WidenedIsTheTensorItselfUnlessItIsBFloat16) {
+  for (const auto dtype : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kInt64}) {
+    const Tensor x = Tensor::ones({2}, dtype);
+    EXPECT_TRUE(widened(x).is(x));
+  }
+  EXPECT_TRUE(bitwise_equal(widened(Tensor::ones({2}, Dtype::kBFloat16)), Tensor::ones({2})));
+}
+
 TEST(Copies, ACloneHasItsOwnBytesAndPassesTheGradient) {
   const Tensor x = variable({2, 3});
   Tensor y = clone(transpose(x, 0, 1));
@@ -83,7 +109,6 @@ TEST(Copies, CastsMasksAndIndicesWithoutGradients) {
   const Tensor x = Tensor::from(std::vector<double>{-0.5, 0}, {2}).set_requires_grad(true);
   EXPECT_TRUE(bitwise_equal(cast(x, Dtype::kBool), mask));
   EXPECT_FALSE(cast(x, Dtype::kInt64).requires_grad());
-  EXPECT_FALSE(cast(x, Dtype::kBFloat16).requires_grad());
 }
 
 }  // namespace

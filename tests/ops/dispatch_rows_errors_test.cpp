@@ -43,7 +43,7 @@ TEST(DispatchRows, RefusesWhatDoesNotFit) {
               "dispatch_rows: x must be [5, H] as planned, got [4, 3]");
     EXPECT_EQ(message_of<ShapeError>(of(randn({5}))), "dispatch_rows: x must be a matrix, got [5]");
     EXPECT_EQ(message_of<DtypeError>(of(Tensor::zeros({5, 3}, Dtype::kInt64))),
-              "dispatch_rows: x must be float32 or float64, got int64");
+              "dispatch_rows: x must be float32, float64 or bfloat16, got int64");
 
     const auto order = [](const Tensor& row_of_slot, const Tensor& slot_of_row) {
       return [=](RowPlan& plan) {

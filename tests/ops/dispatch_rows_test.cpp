@@ -109,6 +109,55 @@ TEST_P(RowsOnTheirWay, GradientsMatchFiniteDifferencesOfTheSumOfAllRanksObjectiv
 
 INSTANTIATE_TEST_SUITE_P(OnRanks, RowsOnTheirWay, ::testing::Values(1, 2, 3, 4));
 
+// Row `slot` of rank `source`.
+Tensor row_of_slot(int source, std::int64_t slot, std::int64_t hidden) {
+  const auto seed = static_cast<std::uint64_t>(1000 * source + slot);
+  return randn({1, hidden}, seed, Dtype::kBFloat16);
+}
+
+// bfloat16 travels as it is, and a token's rows are added as where nothing is sent.
+TEST(DispatchRows, GivesTheBitsOfThePermutationHereInBFloat16) {
+  for (const int ranks : {1, 2, 4}) {
+    launch(ranks, [&](RankContext& context) {
+      const int rank = context.rank();
+      const auto planned = plan_for(rank, ranks);
+      const auto& plan = planned.plan;
+      const auto slots = plan.slot_of_row.numel(), arrived = std::ssize(planned.rows);
+      for (const std::int64_t hidden : {1, 5, 300}) {
+        const Tensor here = Tensor::empty({slots, hidden}, Dtype::kBFloat16);
+        const Tensor at_experts = Tensor::empty({arrived, hidden}, Dtype::kBFloat16);
+        const Tensor shown = Tensor::empty({arrived, hidden}, Dtype::kBFloat16);
+        const Tensor grad_shown = Tensor::empty({arrived, hidden});
+        const auto x = tokens(rank, hidden, Dtype::kBFloat16);
+        const auto grad_y = randn({plan.tokens, hidden}, 7, Dtype::kBFloat16);
+        for (std::int64_t row = 0; row < slots; ++row) {
+          const auto slot = plan.slot_of_row.data<std::int64_t>()[static_cast<std::size_t>(row)];
+          put(here, row, row_of_slot(rank, slot, hidden));
+        }
+        for (std::int64_t row = 0; row < arrived; ++row) {
+          const auto& [source, slot] = planned.rows[static_cast<std::size_t>(row)];
+          put(at_experts, row, row_of_slot(source, slot, hidden));
+          put(shown, row, row_of(tokens(source, hidden, Dtype::kBFloat16), slot / kTopK));
+          const Tensor grad = randn({tokens_of(source), hidden}, 7, Dtype::kBFloat16);
+          put(grad_shown, row, row_of(grad, slot / kTopK));
+        }
+        const Tensor sent = ops::dispatch_rows(context.group(), x, plan);
+        EXPECT_TRUE(bitwise_equal(sent, shown));
+        sent.backward(at_experts);
+        const Tensor leaf = clone(x.detach()).set_requires_grad(true);
+        ops::permute_rows(leaf, plan).backward(here);
+        EXPECT_TRUE(bitwise_equal(x.grad(), leaf.grad())) << hidden;
+
+        const Tensor rows = clone(at_experts).set_requires_grad(true);
+        const Tensor y = ops::combine_rows(context.group(), rows, plan);
+        EXPECT_TRUE(bitwise_equal(y, ops::unpermute_rows(here, plan))) << hidden;
+        y.backward(grad_y);
+        EXPECT_TRUE(bitwise_equal(rows.grad(), grad_shown)) << hidden;
+      }
+    });
+  }
+}
+
 TEST(DispatchRows, ReadsStridedInputsAndGradients) {
   launch(2, [](RankContext& context) {
     const int rank = context.rank();

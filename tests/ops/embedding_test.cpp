@@ -3,6 +3,7 @@
 
 #include "framework/runtime/rank_context.h"
 #include "ops/copies.h"
+#include "ops/indexing.h"
 #include "ops/views.h"
 #include "tests/ops/indices.h"
 #include "tests/testing.h"
@@ -52,6 +53,28 @@ TEST(Embedding, GradientAddsTokensInAscendingOrderWithAnyNumberOfThreads) {
   RankContext::current().set_threads(1);
 }
 
+TEST(Embedding, SumsTheGradientOfABFloat16WeightInFloat32) {
+  const std::int64_t tokens = 300, width = 300;
+  std::vector<std::int64_t> ids(tokens);
+  for (std::int64_t i = 0; i < tokens; ++i) ids[static_cast<std::size_t>(i)] = i * i % 7;
+  const Tensor positions = indices_of(ids, {tokens});
+  const auto gradient = [&](const Tensor& weight, const Tensor& grad) {
+    const Tensor y = embedding(positions, weight);
+    const Tensor expected = index_select(weight.detach(), 0, positions);
+    EXPECT_TRUE(bitwise_equal(y, expected));
+    (grad.dtype() == y.dtype() ? y : cast(y, grad.dtype())).backward(grad);
+    return weight.grad();
+  };
+  const Tensor narrow = randn({7, width}, 1, Dtype::kBFloat16, true);
+  const Tensor wide = to_dtype(narrow.detach(), Dtype::kFloat32).set_requires_grad(true);
+  for (const auto dtype : {Dtype::kBFloat16, Dtype::kFloat32}) {
+    for (const auto& weight : {narrow, wide}) weight.set_grad({});
+    const Tensor grad = randn({tokens, width}, 2, dtype);
+    const Tensor expected = gradient(wide, to_dtype(grad, Dtype::kFloat32));
+    EXPECT_TRUE(bitwise_equal(gradient(narrow, grad), expected)) << dtype;
+  }
+}
+
 TEST(Embedding, ReadsStridedInputs) {
   const Tensor ids = transpose(indices_of({0, 1, 2, 2, 1, 0}, {2, 3}), 0, 1);
   const Tensor weight = transpose(randn({4, 3}), 0, 1);
@@ -68,7 +91,7 @@ TEST(Embedding, RejectsBadInputs) {
   EXPECT_EQ(message_of<DtypeError>([&] {
               embedding(indices_of({0}, {1}), Tensor::zeros({3, 2}, Dtype::kInt64));
             }),
-            "embedding: weight must be float32 or float64, got int64");
+            "embedding: weight must be float32, float64 or bfloat16, got int64");
   EXPECT_EQ(message_of<ValueError>([&] {
               embedding(indices_of({0, 2, 3}, {3}), weight);
             }),

@@ -102,7 +102,7 @@ TensorList draw_cotangents(const TensorList& outputs, std::uint64_t seed) {
   TensorList cotangents;
   for (const auto& output : outputs) {
     cotangents.emplace_back();
-    if (!is_floating(output.dtype())) continue;
+    if (!holds_reals(output.dtype())) continue;
     const Random random(seed, "cotangent " + std::to_string(cotangents.size()));
     std::vector<double> values(static_cast<std::size_t>(output.numel()));
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = random.normal(i);
@@ -112,7 +112,7 @@ TensorList draw_cotangents(const TensorList& outputs, std::uint64_t seed) {
 }
 
 Outcome run_entry(const OpEntry& entry, const OpSample& sample, const TensorList& inputs,
-                  const std::vector<bool>& needs, std::uint64_t seed) {
+                  const std::vector<bool>& needs, std::uint64_t seed, Dtype held_by) {
   TensorList leaves;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     leaves.push_back(inputs[i].detach());
@@ -126,7 +126,7 @@ Outcome run_entry(const OpEntry& entry, const OpSample& sample, const TensorList
     outcome.outputs.push_back(outputs[i].detach());
     if (!outputs[i].requires_grad()) continue;
     roots.push_back(outputs[i]);
-    grads.push_back(cotangents[i]);
+    grads.push_back(to_dtype(to_dtype(cotangents[i], held_by), outputs[i].dtype()));
   }
   if (!roots.empty()) run_backward(roots, grads, /*retain_graph=*/false);
   for (const auto& leaf : leaves) outcome.grads.push_back(leaf.grad());
@@ -136,7 +136,7 @@ Outcome run_entry(const OpEntry& entry, const OpSample& sample, const TensorList
 std::vector<bool> inputs_with_gradient(const OpSample& sample, Dtype dtype) {
   std::vector<bool> needs;
   for (const auto& input : sample.inputs) {
-    needs.push_back(input.has_gradient && !input.has_own_dtype() && is_floating(dtype));
+    needs.push_back(input.has_gradient && !input.has_own_dtype() && holds_reals(dtype));
   }
   return needs;
 }

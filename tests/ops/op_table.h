@@ -22,6 +22,8 @@ using Json = nlohmann::json;
 
 inline const std::vector<Dtype> kAllDtypes{Dtype::kFloat32, Dtype::kFloat64, Dtype::kBFloat16,
                                            Dtype::kInt64, Dtype::kBool};
+/// For ops that compute in float32 what is bfloat16.
+inline const std::vector<Dtype> kReals{Dtype::kFloat32, Dtype::kBFloat16, Dtype::kFloat64};
 /// The dtypes whose elements have an order.
 inline const std::vector<Dtype> kOrderedDtypes{Dtype::kFloat32, Dtype::kFloat64, Dtype::kInt64};
 
@@ -95,6 +97,9 @@ struct OpEntry {
   /// That the inputs without a dtype of their own may have; others are a DtypeError.
   std::vector<Dtype> dtypes = {Dtype::kFloat32, Dtype::kFloat64};
   bool differentiable = true;
+  /// How far a gradient in bfloat16 may be from that in float64 (close_to): more where terms
+  /// cancel.
+  double bf16_gradient_tolerance = 0x1p-8;
   std::vector<std::size_t> saved_outputs = {};  // results that backward reads
   /// The Function that saves, if it is not `op`, or saves another shape.
   std::string saved_by = {};
@@ -140,7 +145,7 @@ std::vector<OpEntry> npu_entries();
 /// `dtype`. The same seed gives the same numbers, rounded to the dtype.
 TensorList draw_inputs(const OpSample& sample, Dtype dtype, std::uint64_t seed);
 
-/// Standard normal gradients of those of `outputs` that are floating, undefined for others.
+/// Standard normal gradients of those of `outputs` that are reals, undefined for others.
 TensorList draw_cotangents(const TensorList& outputs, std::uint64_t seed);
 
 struct Outcome {
@@ -148,10 +153,11 @@ struct Outcome {
   TensorList grads;  // of the inputs, undefined where there is none
 };
 
-/// Runs `entry`, and backward from draw_cotangents; `needs` says which inputs are to require a
-/// gradient. The inputs are detached first.
+/// Runs `entry`, and backward from draw_cotangents, rounded to what `held_by` has; `needs` says
+/// which inputs are to require a gradient. The inputs are detached first.
 Outcome run_entry(const OpEntry& entry, const OpSample& sample, const TensorList& inputs,
-                  const std::vector<bool>& needs, std::uint64_t seed = 0);
+                  const std::vector<bool>& needs, std::uint64_t seed = 0,
+                  Dtype held_by = Dtype::kFloat64);
 
 /// The inputs that may require a gradient.
 std::vector<bool> inputs_with_gradient(const OpSample& sample, Dtype dtype);

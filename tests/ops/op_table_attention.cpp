@@ -109,7 +109,8 @@ void add_samples_with_options(OpEntry& entry) {
 }
 
 OpEntry attention_op() {
-  OpEntry entry{.op = "attention", .saved_outputs = {0}};
+  OpEntry entry{
+      .op = "attention", .dtypes = kReals, .bf16_gradient_tolerance = 0x1p-5, .saved_outputs = {0}};
   entry.run = [](const TensorList& in, const Json& args) {
     return TensorList{ops::attention(in[0], in[1], in[2],
                                      Documents(integers_from(args["cu_seqlens"])), args["scale"],

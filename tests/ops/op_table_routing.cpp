@@ -79,7 +79,7 @@ Input chosen(std::int64_t tokens, std::int64_t k, std::int64_t experts) {
 }
 
 OpEntry permute_rows_op() {
-  OpEntry entry{.op = "permute_rows"};
+  OpEntry entry{.op = "permute_rows", .dtypes = kReals};
   entry.run = [](const TensorList& in, const Json& args) {
     return TensorList{ops::permute_rows(in[0], ops::plan_routing(in[1], args["experts"]))};
   };
@@ -113,12 +113,12 @@ OpEntry permute_rows_op() {
                   {"too many tokens", permute(randn({3, 5})), "ShapeError",
                    "permute_rows: the plan has 4 rows, 2 for each token, got x [3, 5]"},
                   {"integers", permute(Tensor::zeros({2, 5}, Dtype::kInt64)), "DtypeError",
-                   "permute_rows: x must be float32 or float64, got int64"}};
+                   "permute_rows: x must be float32, float64 or bfloat16, got int64"}};
   return entry;
 }
 
 OpEntry unpermute_rows_op() {
-  OpEntry entry{.op = "unpermute_rows"};
+  OpEntry entry{.op = "unpermute_rows", .dtypes = kReals};
   entry.run = [](const TensorList& in, const Json& args) {
     return TensorList{ops::unpermute_rows(in[0], ops::plan_routing(in[1], args["experts"]))};
   };
@@ -157,7 +157,7 @@ OpEntry unpermute_rows_op() {
                   {"too few rows", unpermute(randn({3, 5})), "ShapeError",
                    "unpermute_rows: rows must be [4, H] as planned, got [3, 5]"},
                   {"integers", unpermute(Tensor::zeros({4, 5}, Dtype::kInt64)), "DtypeError",
-                   "unpermute_rows: rows must be float32 or float64, got int64"}};
+                   "unpermute_rows: rows must be float32, float64 or bfloat16, got int64"}};
   return entry;
 }
 

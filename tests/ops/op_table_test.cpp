@@ -141,7 +141,7 @@ TEST_P(OpTable, EqualsItsReferenceInEveryDtype) {
       const auto want = entry.reference(exact, sample.args);
       ASSERT_EQ(got.size(), want.size());
       for (std::size_t i = 0; i < got.size(); ++i) {
-        EXPECT_TRUE(close_to(to_array(got[i]), want[i], tolerance_of(got[i].dtype())))
+        EXPECT_TRUE(close_to(to_array(got[i]), want[i], tolerance_of(entry, got[i].dtype())))
             << "output " << i;
       }
     }

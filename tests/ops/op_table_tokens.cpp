@@ -12,7 +12,7 @@ namespace moegrad::test {
 namespace {
 
 OpEntry embedding_op() {
-  OpEntry entry{.op = "embedding"};
+  OpEntry entry{.op = "embedding", .dtypes = kReals};
   entry.run = [](const TensorList& in, const Json&) {
     return TensorList{ops::embedding(in[0], in[1])};
   };
@@ -43,14 +43,15 @@ OpEntry embedding_op() {
   const auto call = [](const Tensor& tokens, const Tensor& weight) {
     return [=] { ops::embedding(tokens, weight); };
   };
-  entry.errors = {{"a weight that is no matrix", call(indices_of({0}), randn({3})), "ShapeError",
-                   "embedding: weight must be [V, H], got [3]"},
-                  {"ids that are no integers", call(randn({1}), randn({3, 2})), "DtypeError",
-                   "embedding: ids must be int64, got float64"},
-                  {"an integer weight", call(indices_of({0}), Tensor::zeros({3, 2}, Dtype::kInt64)),
-                   "DtypeError", "embedding: weight must be float32 or float64, got int64"},
-                  {"an id out of range", call(indices_of({0, 2, 3}), randn({3, 2})), "ValueError",
-                   "embedding: token id must be in [0, 3), got 3 at position 2"}};
+  entry.errors = {
+      {"a weight that is no matrix", call(indices_of({0}), randn({3})), "ShapeError",
+       "embedding: weight must be [V, H], got [3]"},
+      {"ids that are no integers", call(randn({1}), randn({3, 2})), "DtypeError",
+       "embedding: ids must be int64, got float64"},
+      {"an integer weight", call(indices_of({0}), Tensor::zeros({3, 2}, Dtype::kInt64)),
+       "DtypeError", "embedding: weight must be float32, float64 or bfloat16, got int64"},
+      {"an id out of range", call(indices_of({0, 2, 3}), randn({3, 2})), "ValueError",
+       "embedding: token id must be in [0, 3), got 3 at position 2"}};
   return entry;
 }
 

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "framework/runtime/random.h"
 #include "framework/runtime/rank_context.h"
 #include "ops/copies.h"
+#include "ops/indexing.h"
 #include "ops/kernels/routing.h"
 #include "ops/views.h"
 #include "tests/ops/indices.h"
@@ -290,6 +292,53 @@ TEST(UnpermuteRows, EmptyInputsGiveEmptyOrZeroResults) {
   EXPECT_EQ(tokens, std::vector<float>(6, 0.0F));
 }
 
+// The sum of each token's rows, one after the other.
+template <class T>
+Tensor summed(const Tensor& rows, const RowPlan& plan) {
+  using Sum = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
+  const auto h = rows.dim(1), k = plan.top_k;
+  Tensor y = Tensor::empty({plan.tokens, h}, rows.dtype());
+  const auto row_of_slot = values_of(plan.row_of_slot);
+  for (std::int64_t t = 0; t < plan.tokens; ++t) {
+    for (std::int64_t i = 0; i < h; ++i) {
+      Sum sum = 0;
+      for (auto slot = t * k; slot < (t + 1) * k; ++slot) {
+        const auto at = row_of_slot[static_cast<std::size_t>(slot)] * h + i;
+        sum += Sum(rows.data<T>()[static_cast<std::size_t>(at)]);
+      }
+      y.mutable_data<T>()[static_cast<std::size_t>(t * h + i)] = T(sum);
+    }
+  }
+  return y;
+}
+
+template <class T>
+void expect_moved_and_summed() {
+  constexpr auto kDtype = dtype_of<T>;
+  for (const std::int64_t hidden : {1, 3, 256, 300}) {
+    for (const std::int64_t k : {1, 2, 5}) {
+      const auto plan = plan_routing(random_routing(23, k, 11), 11);
+      const Tensor x = randn({23, hidden}, 1, kDtype), rows = randn({23 * k, hidden}, 2, kDtype);
+      const Tensor sums = summed<T>(rows, plan);
+      const auto unpermuted = unpermute(rows, plan, x), permuted = permute(x, plan, rows);
+      EXPECT_TRUE(bitwise_equal(unpermuted.y, sums)) << hidden << ' ' << k;
+      EXPECT_TRUE(bitwise_equal(permuted.grad, to_dtype(sums, gradient_dtype(kDtype))));
+      Integers token_of_row;
+      for (const auto slot : values_of(plan.slot_of_row)) token_of_row.push_back(slot / k);
+      const Tensor moved = index_select(x, 0, indices_of(token_of_row, {23 * k}));
+      EXPECT_TRUE(bitwise_equal(permuted.y, moved));
+      EXPECT_TRUE(bitwise_equal(unpermuted.grad, to_dtype(moved, gradient_dtype(kDtype))));
+    }
+  }
+}
+
+// Wider rows than are summed at a time, too.
+TEST(UnpermuteRows, AddsTheRowsInFloat32OrFloat64AndRoundsOnce) {
+  expect_moved_and_summed<float>();
+  expect_moved_and_summed<double>();
+  expect_moved_and_summed<BFloat16>();
+}
+
 TEST(UnpermuteRows, GivesTheSameBitsWithThreeThreads) {
   const auto plan = plan_routing(random_routing(700, 4, 16), 16);
   const Tensor rows = randn({2800, 33}, 1, Dtype::kFloat32);
@@ -324,7 +373,7 @@ TEST(PermuteRows, RejectsTokensThatThePlanDoesNotFit) {
   EXPECT_EQ(message_of<DtypeError>([&] {
               permute_rows(Tensor::zeros({2, 5}, Dtype::kInt64), plan);
             }),
-            "permute_rows: x must be float32 or float64, got int64");
+            "permute_rows: x must be float32, float64 or bfloat16, got int64");
 }
 
 TEST(UnpermuteRows, RejectsRowsThatThePlanDoesNotFit) {
@@ -338,7 +387,7 @@ TEST(UnpermuteRows, RejectsRowsThatThePlanDoesNotFit) {
   EXPECT_EQ(message_of<DtypeError>([&] {
               unpermute_rows(Tensor::zeros({4, 5}, Dtype::kInt64), plan);
             }),
-            "unpermute_rows: rows must be float32 or float64, got int64");
+            "unpermute_rows: rows must be float32, float64 or bfloat16, got int64");
 }
 
 }  // namespace

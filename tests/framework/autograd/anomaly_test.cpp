@@ -110,6 +110,32 @@ TEST(Anomaly, TellsInfinitiesFromNan) {
               StartsWith("anomaly: mul made inf in output 0 [1] at element 0; called from\n"));
 }
 
+TEST(Anomaly, LooksAtBFloat16InBothDirections) {
+  const AnomalyModeGuard on;
+  const auto made = [](double value, Dtype dtype) {
+    return [=](const Tensor& x) { return Tensor::full(x.shape(), value, dtype); };
+  };
+  const Tensor x = Tensor::ones({2}, Dtype::kBFloat16).set_requires_grad(true);
+  const Tensor ones = Tensor::ones({2}, Dtype::kBFloat16);
+  for (const double value : {std::nan(""), kInfinity, -kInfinity}) {
+    const std::string word = std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+    const auto bad = made(value, Dtype::kBFloat16), good = made(1, Dtype::kBFloat16);
+    EXPECT_THAT(message_of<AnomalyError>([&] { unary(x, "f", bad, good); }),
+                StartsWith("anomaly: f made " + word + " in output 0 [2] at element 0"));
+    const Tensor y = unary(x, "f", good, bad);
+    EXPECT_THAT(message_of<AnomalyError>([&] { y.backward(ones); }),
+                StartsWith("anomaly: backward of f made " + word +
+                           " in the gradient of input 0 [2] at element 0"));
+  }
+  // A gradient that float32 holds and bfloat16 does not.
+  const auto one = made(1, Dtype::kBFloat16);
+  const auto huge = made(std::numeric_limits<float>::max(), Dtype::kFloat32);
+  const Tensor y = unary(unary(x, "g", one, made(kInfinity, Dtype::kFloat32)), "f", one, huge);
+  EXPECT_THAT(message_of<AnomalyError>([&] { y.backward(ones); }),
+              StartsWith("anomaly: backward of g got inf in the gradient of output 0 [2] at "
+                         "element 0"));
+}
+
 TEST(Anomaly, AnOpThatWasGivenItDidNotMakeIt) {
   const AnomalyModeGuard on;
   EXPECT_THAT(message_of<AnomalyError>([] {

@@ -67,7 +67,7 @@ TensorList train_step(const Runner& run, Dtype dtype) {
 }
 
 TEST(Checkpoint, GivesTheBitsOfNoRecomputation) {
-  for (const auto dtype : {Dtype::kFloat32, Dtype::kFloat64}) {
+  for (const auto dtype : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBFloat16}) {
     expect_same_bits(train_step(recomputed, dtype), train_step(plain, dtype));
   }
 }

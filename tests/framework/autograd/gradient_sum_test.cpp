@@ -63,6 +63,15 @@ TEST(GradientSum, EqualsTheRecursiveTreeBitwise) {
   }
 }
 
+TEST(GradientSum, SumsTheGradientsOfABFloat16LeafInFloat32) {
+  const Tensor parameter = randn({5, 7}, 1, Dtype::kBFloat16, /*requires_grad=*/true);
+  const auto leaves = random_leaves(5, {5, 7}, Dtype::kFloat32);
+  GradientSum tree({parameter});
+  for (const auto& leaf : leaves) push(tree, parameter, leaf);
+  tree.finish();
+  EXPECT_TRUE(bitwise_equal(parameter.grad(), reference(leaves, 0, 5, Dtype::kFloat32)));
+}
+
 TEST(GradientSum, IsNotARunningSum) {
   const Tensor parameter = randn({64}, 1, Dtype::kFloat32, true);
   const auto leaves = random_leaves(8, {64}, Dtype::kFloat32);

@@ -7,22 +7,26 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "framework/autograd/function.h"
+#include "framework/tensor/dispatch_any.h"
 #include "framework/tensor/fill.h"
 
 namespace moegrad::test {
 
+/// Elements of bfloat16 are widened for `body`.
 template <class Body>
 Tensor zip(const Tensor& a, const Tensor& b, const Body& body) {
   Tensor out = empty_like(a);
-  dispatch_floating(a.dtype(), [&]<class T>() {
+  dispatch_reals(a.dtype(), [&]<class T>() {
+    using Wide = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
     const auto x = a.data<T>();
     const auto y = b.data<T>();
     const auto z = out.mutable_data<T>();
-    for (std::size_t i = 0; i < z.size(); ++i) z[i] = body(x[i], y[i]);
+    for (std::size_t i = 0; i < z.size(); ++i) z[i] = T(body(Wide(x[i]), Wide(y[i])));
   });
   return out;
 }

@@ -85,6 +85,7 @@ TEST(Dtype, KnowsSizesAndNames) {
   EXPECT_EQ(size_of(Dtype::kBFloat16), 2);
   EXPECT_EQ(size_of(Dtype::kInt64), 8);
   EXPECT_FALSE(is_floating(Dtype::kBFloat16));
+  EXPECT_TRUE(holds_reals(Dtype::kBFloat16));
   EXPECT_FALSE(is_floating(Dtype::kInt64));
 }
 

@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "framework/runtime/grad_mode.h"
+#include "framework/runtime/rank_context.h"
 #include "tests/testing.h"
 
 namespace moegrad::fill_test {
@@ -61,6 +63,43 @@ TEST(Fill, CopyReadsStridedTensorsAndConverts) {
   EXPECT_EQ(scalar.item(), 1.0);
   EXPECT_EQ(message_of<ShapeError>([&] { copy_(b, a); }),
             "copy_: shapes must agree, got [3, 2] and [2, 3]");
+}
+
+// More elements than a task has, and some more.
+TEST(Fill, ConvertsAndAddsRealsOnAnyNumberOfThreads) {
+  const std::int64_t n = 3 * (1 << 16) + 5;
+  const Tensor wide = randn({n}, 1), x = to_dtype(wide, Dtype::kFloat32);
+  std::vector<BFloat16> rounded;
+  std::vector<float> sums;
+  for (const float value : x.data<float>()) {
+    rounded.emplace_back(value);
+    sums.push_back(value + static_cast<float>(rounded.back()));
+  }
+  for (const int threads : {1, 3}) {
+    RankContext context(RankContext::Options{.threads = threads});
+    const RankContextGuard guard(context);
+    const Tensor narrow = to_dtype(x, Dtype::kBFloat16);
+    EXPECT_TRUE(std::ranges::equal(narrow.data<BFloat16>(), rounded)) << threads;
+    EXPECT_TRUE(bitwise_equal(to_dtype(wide, Dtype::kBFloat16), narrow)) << threads;
+    const auto widened = to_dtype(narrow, Dtype::kFloat32);
+    EXPECT_TRUE(bitwise_equal(to_dtype(widened, Dtype::kBFloat16), narrow)) << threads;
+    EXPECT_TRUE(
+        bitwise_equal(to_dtype(narrow, Dtype::kFloat64), to_dtype(widened, Dtype::kFloat64)))
+        << threads;
+    Tensor sum = clone(x);
+    add_(sum, narrow);
+    EXPECT_TRUE(std::ranges::equal(sum.data<float>(), sums)) << threads;
+  }
+}
+
+TEST(Fill, ConvertsALeafAndItsGradientToBFloat16AndBack) {
+  Tensor leaf = Tensor::ones({2}).set_requires_grad(true);
+  leaf.set_grad(Tensor::full({2}, 1 + 0x1p-20));
+  convert_(leaf, Dtype::kBFloat16);
+  EXPECT_EQ(leaf.dtype(), Dtype::kBFloat16);
+  EXPECT_TRUE(bitwise_equal(leaf.grad(), Tensor::full({2}, 1 + 0x1p-20)));
+  convert_(leaf, Dtype::kFloat32);
+  EXPECT_TRUE(bitwise_equal(leaf.grad(), Tensor::full({2}, 1 + 0x1p-20)));
 }
 
 TEST(Fill, CopyWritesIntoStridedViews) {

@@ -322,13 +322,13 @@ TEST(Tensor, HoldsBools) {
                             Tensor::from(std::vector<bool>{false, true, true}, {3})));
   EXPECT_EQ(
       message_of<DtypeError>([] { Tensor::zeros({1}, Dtype::kBool).set_requires_grad(true); }),
-      "set_requires_grad: needs float32 or float64, got bool");
+      "set_requires_grad: needs float32, float64 or bfloat16, got bool");
 }
 
 TEST(Tensor, OnlyLeavesOfAFloatingTypeCanRequireAGradient) {
   Tensor ids = Tensor::zeros({2}, Dtype::kInt64);
   EXPECT_EQ(message_of<DtypeError>([&] { ids.set_requires_grad(true); }),
-            "set_requires_grad: needs float32 or float64, got int64");
+            "set_requires_grad: needs float32, float64 or bfloat16, got int64");
   EXPECT_NO_THROW(ids.set_requires_grad(false));
   const Tensor x = variable({2});
   Tensor y = mul(x, x);
@@ -349,6 +349,11 @@ TEST(Tensor, AGradientHasTheShapeAndTypeOfItsTensor) {
               x.set_grad(Tensor::zeros({2, 3}, Dtype::kFloat64));
             }),
             "set_grad: gradient must be float32 as its tensor, got float64");
+  const Tensor narrow = Tensor::zeros({2, 3}, Dtype::kBFloat16);
+  EXPECT_EQ(message_of<DtypeError>([&] { narrow.set_grad(narrow); }),
+            "set_grad: gradient must be float32 for a bfloat16 tensor, got bfloat16");
+  narrow.set_grad(x);
+  EXPECT_EQ(narrow.grad().dtype(), Dtype::kFloat32);
   x.set_grad(Tensor::ones({2, 3}));
   EXPECT_TRUE(x.grad().defined());
   x.set_grad({});
