@@ -150,6 +150,18 @@ void name_undefined(UndefinedTensorError& error, const Function& function,
   }
 }
 
+void name_bfloat16(DtypeError& error, const Function& function, std::string_view what,
+                   const TensorList& tensors) {
+  constexpr std::string_view kCall = "convert it with ops::cast";
+  if (std::string_view(error.what()).find(kCall) != std::string_view::npos) return;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!tensors[i].defined() || tensors[i].dtype() != Dtype::kBFloat16) continue;
+    error.append("; " + std::string(what) + std::to_string(i) + " of " +
+                 std::string(function.name()) + " is bfloat16: " + std::string(kCall));
+    return;
+  }
+}
+
 void LeafRecorder::note(const Tensor& captured) {
   if (!captured.defined() || !captured.is_leaf() || !captured.requires_grad()) return;
   const std::lock_guard lock(mutex_);

@@ -234,6 +234,10 @@ void check_number(const Function& function, std::size_t inputs);
 /// Adds to the error which inputs were undefined, when forward has read an undefined one.
 void name_undefined(UndefinedTensorError& error, const Function& function,
                     const TensorList& inputs);
+/// Adds to the error, unless it says so already, which of these tensors is bfloat16 and what to
+/// call, when the Function has read one as another dtype.
+void name_bfloat16(DtypeError& error, const Function& function, std::string_view what,
+                   const TensorList& tensors);
 
 template <class Argument>
 void check_argument(const Function& function, const Argument& argument, std::size_t& position) {
@@ -314,6 +318,11 @@ auto Function::apply(const std::shared_ptr<F>& function, const Arguments&... arg
       TensorList inputs;
       (detail::append_tensors(inputs, arguments), ...);
       detail::name_undefined(error, base, inputs);
+      throw;
+    } catch (DtypeError& error) {
+      TensorList inputs;
+      (detail::append_tensors(inputs, arguments), ...);
+      detail::name_bfloat16(error, base, "input ", inputs);
       throw;
     }
   }();

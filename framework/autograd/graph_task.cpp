@@ -387,6 +387,9 @@ TensorList GraphTask::gradients_of_inputs(Function& function, const TensorList& 
     } catch (UndefinedTensorError& error) {
       error.append("; in the backward of " + std::string(function.name()));
       throw;
+    } catch (DtypeError& error) {
+      detail::name_bfloat16(error, function, "the gradient of output ", grads);
+      throw;
     }
   }
   check_input_gradients(function, needs, sent_, input_grads);

@@ -137,5 +137,20 @@ TEST(BFloat16OnTheTape, NamesGradientsOfAnotherDtype) {
             "backward: a hook's gradient of leaf 'w' must be float32, got float64");
 }
 
+TEST(BFloat16OnTheTape, AFunctionThatReadsAnotherDtypeIsNamedAndWhatToCall) {
+  const auto read_floats = [](const Tensor& tensor) {
+    static_cast<void>(tensor.data<float>()[0]);
+    return clone(tensor);
+  };
+  const auto same = [](const Tensor& tensor) { return clone(tensor); };
+  EXPECT_EQ(message_of<DtypeError>([&] { unary(leaf(), "own", read_floats, same); }),
+            "tensor: data of bfloat16 read as float32; input 0 of own is bfloat16: convert it with "
+            "ops::cast");
+  EXPECT_EQ(message_of<DtypeError>(
+                [&] { unary(leaf(), "own", same, read_floats).backward(filled(1, kNarrow)); }),
+            "tensor: data of bfloat16 read as float32; the gradient of output 0 of own is "
+            "bfloat16: convert it with ops::cast");
+}
+
 }  // namespace
 }  // namespace moegrad::bf16_test
