@@ -12,6 +12,7 @@
 #include "framework/autograd/function.h"
 #include "framework/runtime/parallel_for.h"
 #include "framework/runtime/rank_context.h"
+#include "framework/tensor/fill.h"
 #include "ops/attention_by_steps.h"
 #include "ops/checks.h"
 #include "ops/copies.h"
@@ -91,7 +92,7 @@ class Attention final : public Function {
                                           out_data, logsumexp_data, scratch);
           });
     });
-    out = cast(out, given_q.dtype());
+    if (given_q.dtype() != out.dtype()) out = to_dtype(out, given_q.dtype());
     q_ = given_q;
     k_ = given_k;
     v_ = given_v;
