@@ -25,8 +25,9 @@ BUDGETS = {
     # 522 more for sums by halving: the rule (149), sums that wait (119), embeddings (70), and what each kernel adds.
     # 187 for NEON and what transposes take from a vector, which every kind of CPU now has. 1085 for products of
     # bfloat16: four kernels (460), a fifth for arm64 (190), packing (130), blocks (220), what they need of vectors.
-    # 60 for attention, rows, copies and collectives of bfloat16.
-    "ops": (15643, "each op with its backward; kernels for two vector widths, AVX and NEON"),
+    # 313 for their packed forms: blocks from a wire or shards and back (221), from the transpose, once for all rows.
+    # 400 for what ops compute with bfloat16: products (90), norms and elementwise (200), attention, rows and copies.
+    "ops": (16500, "each op with its backward; kernels for two vector widths, AVX and NEON"),
     # 19 more for the quantiles of a cut normal distribution, whose ends are computed once.
     "nn": (4157, "module, layers, mixture of experts"),
     "optim": (3306, "optimizers, schedules, clipping"),
