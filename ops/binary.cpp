@@ -2,8 +2,10 @@
 // The ops of two operands that repeat to one shape.
 #include <memory>
 #include <string_view>
+#include <type_traits>
 
 #include "framework/autograd/function.h"
+#include "framework/tensor/dispatch_any.h"
 #include "framework/tensor/fill.h"
 #include "ops/broadcast.h"
 #include "ops/broadcast_rows.h"
@@ -60,11 +62,13 @@ class Binary final : public Function {
       a_ = a;
       b_ = b;
     }
-    Tensor output = Tensor::empty(shape, a.dtype());
+    Tensor output = Tensor::empty(shape, a.dtype() == b.dtype() ? a.dtype() : Dtype::kFloat32);
     const BroadcastRows<2> rows({&a, &b}, shape);
-    dispatch_floating(a.dtype(), [&]<class T>() {
-      const auto *p = a.data<T>().data(), *q = b.data<T>().data();
-      auto* const y = output.mutable_data<T>().data();
+    dispatch_reals(a.dtype(), b.dtype(), [&]<class A, class B>() {
+      using Y = std::conditional_t<std::is_same_v<A, B>, A, float>;
+      const auto* const p = a.data<A>().data();
+      const auto* const q = b.data<B>().data();
+      auto* const y = output.mutable_data<Y>().data();
       rows.for_each_run([&](std::int64_t begin, std::int64_t n, const auto& offsets) {
         kernels::binary(op_, p + offsets[0], rows.step(0), q + offsets[1], rows.step(1), y + begin,
                         n);
@@ -75,9 +79,13 @@ class Binary final : public Function {
 
   TensorList backward(const TensorList& grads, InputMask needs) override {
     const Tensor grad = contiguous(grads[0]);
+    // What is summed is not rounded before.
+    const auto to_sum = [&](const Shape& shape) {
+      return grad.shape() == shape ? grad : cast(grad, gradient_dtype(grad.dtype()));
+    };
     Tensor grad_a, grad_b;
-    if (needs[0]) grad_a = sum_to_shape(wide_grad_a(grad), a_shape_);
-    if (needs[1]) grad_b = sum_to_shape(wide_grad_b(grad), b_shape_);
+    if (needs[0]) grad_a = sum_to_shape(wide_grad_a(to_sum(a_shape_)), a_shape_);
+    if (needs[1]) grad_b = sum_to_shape(wide_grad_b(to_sum(b_shape_)), b_shape_);
     return {grad_a, grad_b};
   }
 
@@ -99,7 +107,7 @@ class Binary final : public Function {
       case BinaryOp::kSub:
         return grad;
       case BinaryOp::kMul:
-        return mul(grad, b_.unpack());
+        return mul(grad, cast(b_.unpack(), grad.dtype()));
       case BinaryOp::kDiv:
         return div(grad, b_.unpack());
       case BinaryOp::kMaximum:
@@ -120,7 +128,7 @@ class Binary final : public Function {
       case BinaryOp::kSub:
         return neg(grad);
       case BinaryOp::kMul:
-        return mul(grad, a_.unpack());
+        return mul(grad, cast(a_.unpack(), grad.dtype()));
       case BinaryOp::kDiv: {
         const Tensor a = a_.unpack(), b = b_.unpack();
         return neg(mul(div(grad, b), div(a, b)));
@@ -141,12 +149,22 @@ class Binary final : public Function {
   SavedTensor a_{*this}, b_{*this};
 };
 
+void check_dtypes(BinaryOp op, const Tensor& a, const Tensor& b) {
+  const bool agree = op == BinaryOp::kAdd ? gradient_dtype(a.dtype()) == gradient_dtype(b.dtype())
+                                          : a.dtype() == b.dtype();
+  if (kernels::takes_bfloat16(op)) {
+    check_reals(name_of(op), a);
+  } else if (agree || a.dtype() != Dtype::kBFloat16) {
+    check_floating(name_of(op), a);
+  }
+  check<DtypeError>(agree, name_of(op), ": dtypes must agree, got ", a.dtype(), " and ", b.dtype(),
+                    cast_hint(a.dtype(), b.dtype()));
+}
+
 Tensor apply_binary(BinaryOp op, const Tensor& a, const Tensor& b) {
   check_operands(name_of(op), a, b);
   const auto shape = broadcast_shapes(name_of(op), a.shape(), b.shape());
-  check_floating(name_of(op), a);
-  check<DtypeError>(a.dtype() == b.dtype(), name_of(op), ": dtypes must agree, got ", a.dtype(),
-                    " and ", b.dtype());
+  check_dtypes(op, a, b);
   return apply<Binary>(made_with(op), contiguous(a), contiguous(b), shape);
 }
 

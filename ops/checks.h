@@ -36,16 +36,21 @@ void check_operands(std::string_view op, const Operands&... operands) {
 
 /// DtypeError unless the dtype of `a` supports arithmetic.
 inline void check_floating(std::string_view op, const Tensor& a) {
-  check<DtypeError>(is_floating(a.dtype()), op, ": needs float32 or float64, got ", a.dtype());
+  check<DtypeError>(is_floating(a.dtype()), op, ": needs float32 or float64, got ", a.dtype(),
+                    cast_hint(a.dtype()));
 }
 
 /// The same for an operand with a name.
 inline void check_floating(std::string_view op, std::string_view name, const Tensor& a) {
   check<DtypeError>(is_floating(a.dtype()), op, ": ", name, " must be float32 or float64, got ",
-                    a.dtype());
+                    a.dtype(), cast_hint(a.dtype()));
 }
 
-/// DtypeError unless the operand is float32, float64 or bfloat16.
+/// DtypeError unless `a` is float32, float64 or bfloat16.
+inline void check_reals(std::string_view op, const Tensor& a) {
+  check<DtypeError>(holds_reals(a.dtype()), op, ": needs float32, float64 or bfloat16, got ",
+                    a.dtype());
+}
 inline void check_reals(std::string_view op, std::string_view name, const Tensor& a) {
   check<DtypeError>(holds_reals(a.dtype()), op, ": ", name,
                     " must be float32, float64 or bfloat16, got ", a.dtype());
@@ -56,11 +61,25 @@ inline void check_norm_eps(std::string_view op, double eps) {
   check<ValueError>(std::isfinite(eps) && eps >= 0, op, ": eps must be finite and >= 0, got ", eps);
 }
 
+/// The hint for the refusal of two dtypes that do not go together.
+constexpr std::string_view cast_hint(Dtype a, Dtype b) {
+  return cast_hint(a == Dtype::kBFloat16 ? a : b);
+}
+
 /// DtypeError unless `b` has the dtype of `a`; the message names both.
 inline void check_same_dtype(std::string_view op, std::string_view name_a, const Tensor& a,
                              std::string_view name_b, const Tensor& b) {
   check<DtypeError>(b.dtype() == a.dtype(), op, ": ", name_a, " is ", a.dtype(), " but ", name_b,
-                    " is ", b.dtype());
+                    " is ", b.dtype(), cast_hint(a.dtype(), b.dtype()));
+}
+
+/// DtypeError unless `b` is what ops compute in for `a`: float32 for bfloat16, else the dtype of
+/// `a`.
+inline void check_arithmetic_dtype(std::string_view op, std::string_view name_a, const Tensor& a,
+                                   std::string_view name_b, const Tensor& b) {
+  if (a.dtype() != Dtype::kBFloat16) return check_same_dtype(op, name_a, a, name_b, b);
+  check<DtypeError>(b.dtype() == Dtype::kFloat32, op, ": ", name_b, " must be float32 for ", name_a,
+                    " in bfloat16, got ", b.dtype(), cast_hint(b.dtype()));
 }
 
 /// ValueError unless every element of contiguous int64 `indices` is in [0, size); `what` names one.

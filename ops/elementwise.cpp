@@ -8,6 +8,7 @@
 
 #include "framework/autograd/function.h"
 #include "framework/runtime/grad_mode.h"
+#include "framework/tensor/dispatch_any.h"
 #include "framework/tensor/fill.h"
 #include "ops/checks.h"
 #include "ops/copies.h"
@@ -73,9 +74,10 @@ class Affine final : public Function {
  private:
   Tensor affine(const Tensor& x, double shift) const {
     Tensor y = empty_like(x);
-    dispatch_floating(x.dtype(), [&]<class T>() {
-      kernels::affine<T>(x.data<T>().data(), static_cast<T>(scale_), static_cast<T>(shift),
-                         y.mutable_data<T>().data(), x.numel());
+    dispatch_reals(x.dtype(), [&]<class S>() {
+      using T = ArithmeticOf<S>;
+      kernels::affine(x.data<S>().data(), static_cast<T>(scale_), static_cast<T>(shift),
+                      y.mutable_data<S>().data(), x.numel());
     });
     return y;
   }
@@ -94,8 +96,8 @@ class Unary final : public Function {
 
   Tensor forward(const Tensor& a) {
     Tensor output = empty_like(a);
-    dispatch_floating(a.dtype(), [&]<class T>() {
-      kernels::unary<T>(op_, a.data<T>().data(), output.mutable_data<T>().data(), a.numel());
+    dispatch_reals(a.dtype(), [&]<class S>() {
+      kernels::unary(op_, a.data<S>().data(), output.mutable_data<S>().data(), a.numel());
     });
     saved_ = kernels::saves_result(op_) ? output : a;
     return output;
@@ -104,9 +106,9 @@ class Unary final : public Function {
   TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
     const Tensor grad = contiguous(grads[0]), saved = saved_.unpack();
     Tensor grad_a = empty_like(saved);
-    dispatch_floating(saved.dtype(), [&]<class T>() {
-      kernels::unary_backward<T>(op_, grad.data<T>().data(), saved.data<T>().data(),
-                                 grad_a.mutable_data<T>().data(), saved.numel());
+    dispatch_reals(saved.dtype(), [&]<class S>() {
+      kernels::unary_backward(op_, grad.data<S>().data(), saved.data<S>().data(),
+                              grad_a.mutable_data<S>().data(), saved.numel());
     });
     return {grad_a};
   }
@@ -150,13 +152,17 @@ class Clamp final : public Function {
 
 Tensor apply_affine(std::string_view op, const Tensor& a, double scale, double shift) {
   check_operands(op, a);
-  check_floating(op, a);
+  check_reals(op, a);
   return apply<Affine>(made_with(op, scale, shift), contiguous(a));
 }
 
 Tensor apply_unary(UnaryOp op, const Tensor& a) {
   check_operands(name_of(op), a);
-  check_floating(name_of(op), a);
+  if (kernels::takes_bfloat16(op)) {
+    check_reals(name_of(op), a);
+  } else {
+    check_floating(name_of(op), a);
+  }
   return apply<Unary>(made_with(op), contiguous(a));
 }
 
@@ -174,7 +180,11 @@ Tensor clamp(const Tensor& a, double least, double most) {
 }
 
 Tensor abs(const Tensor& a) { return apply_unary(UnaryOp::kAbs, a); }
-Tensor neg(const Tensor& a) { return apply_affine("neg", a, -1, 0); }
+Tensor neg(const Tensor& a) {
+  check_operands("neg", a);
+  check_floating("neg", a);
+  return apply_affine("neg", a, -1, 0);
+}
 Tensor exp(const Tensor& a) { return apply_unary(UnaryOp::kExp, a); }
 Tensor log(const Tensor& a) { return apply_unary(UnaryOp::kLog, a); }
 Tensor log1p(const Tensor& a) { return apply_unary(UnaryOp::kLog1p, a); }

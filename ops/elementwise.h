@@ -5,9 +5,10 @@
 
 namespace moegrad::ops {
 
-// Two operands must have the same floating dtype (DtypeError) and shapes that broadcast as in
-// PyTorch (ShapeError): shapes are aligned at the last dimension; dimensions of size 1 and missing
-// dimensions are repeated.
+// Operands are float32 or float64, and for add, mul and silu also bfloat16, computed in float32 and
+// rounded once. Two operands must have the same dtype (DtypeError), but add takes bfloat16 and
+// float32 and gives float32. Their shapes must broadcast as in PyTorch (ShapeError): shapes are
+// aligned at the last dimension; dimensions of size 1 and missing dimensions are repeated.
 
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);

@@ -27,7 +27,7 @@ void check_mask(std::string_view op, std::string_view name, const Tensor& mask) 
 
 void check_comparable(std::string_view op, const Tensor& a) {
   check<DtypeError>(is_floating(a.dtype()) || a.dtype() == Dtype::kInt64, op,
-                    ": needs float32, float64 or int64, got ", a.dtype());
+                    ": needs float32, float64 or int64, got ", a.dtype(), cast_hint(a.dtype()));
 }
 
 // The result is bool and has no gradient, so nothing is put on the tape.
@@ -36,7 +36,7 @@ Tensor compare(std::string_view op, CompareOp compare_op, const Tensor& a, const
   const auto shape = broadcast_shapes(op, a.shape(), b.shape());
   check_comparable(op, a);
   check<DtypeError>(a.dtype() == b.dtype(), op, ": dtypes must agree, got ", a.dtype(), " and ",
-                    b.dtype());
+                    b.dtype(), cast_hint(a.dtype(), b.dtype()));
   const Tensor left = contiguous(a.detach()), right = contiguous(b.detach());
   Tensor y = Tensor::empty(shape, Dtype::kBool);
   const BroadcastRows<2> rows({&left, &right}, shape);

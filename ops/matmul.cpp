@@ -136,7 +136,7 @@ void check_matmul_operands(std::string_view op, const Tensor& a, const Tensor& b
                     ": batch sizes must agree, got ", a.shape(), " and ", b.shape());
   check<DtypeError>(is_floating(a.dtype()) && a.dtype() == b.dtype(), op,
                     ": needs two operands of float32 or of float64, got ", a.dtype(), " and ",
-                    b.dtype());
+                    b.dtype(), cast_hint(a.dtype(), b.dtype()));
 }
 
 Tensor matmul(const Tensor& a, const Tensor& b) {

@@ -63,7 +63,7 @@ template <class Find>
 Tensor find_positions(std::string_view op, const Tensor& a, std::int64_t dim, const Shape& shape,
                       const Find& find) {
   check<DtypeError>(is_floating(a.dtype()) || a.dtype() == Dtype::kInt64, op,
-                    ": needs float32, float64 or int64, got ", a.dtype());
+                    ": needs float32, float64 or int64, got ", a.dtype(), cast_hint(a.dtype()));
   const Tensor x = contiguous(a.detach());
   Tensor indices = Tensor::empty(shape, Dtype::kInt64);
   const auto run = [&]<class T>() {

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "framework/autograd/function.h"
+#include "framework/tensor/dispatch_any.h"
 #include "ops/checks.h"
 #include "ops/copies.h"
 #include "ops/data_or_null.h"
@@ -19,19 +20,20 @@ namespace {
 //     dL/dw = sum over rows of g * x * r
 class RMSNorm final : public Function {
  public:
-  RMSNorm(double eps, std::int64_t heads) : eps_(eps), heads_(heads) {}
+  RMSNorm(double eps, std::int64_t heads, Dtype dtype) : eps_(eps), heads_(heads), dtype_(dtype) {}
 
   std::string_view name() const override { return "rms_norm"; }
 
   Tensor forward(const Tensor& x, const Tensor& weight) {
     const auto d = x.dim(-1);
     const auto rows = x.numel() / d;
-    Tensor y = Tensor::empty(x.shape(), x.dtype());
-    Tensor rstd = Tensor::empty({rows}, x.dtype());
-    dispatch_floating(x.dtype(), [&]<class T>() {
-      kernels::rms_norm_forward<T>(x.data<T>().data(), weight.data<T>().data(),
-                                   y.mutable_data<T>().data(), rstd.mutable_data<T>().data(), rows,
-                                   d, static_cast<T>(eps_));
+    Tensor y = Tensor::empty(x.shape(), dtype_);
+    Tensor rstd = Tensor::empty({rows}, weight.dtype());
+    dispatch_reals(x.dtype(), dtype_, [&]<class X, class Y>() {
+      using T = ArithmeticOf<X>;
+      kernels::rms_norm_forward(x.data<X>().data(), weight.data<T>().data(),
+                                y.mutable_data<Y>().data(), rstd.mutable_data<T>().data(), rows, d,
+                                static_cast<T>(eps_));
     });
     x_ = x;
     weight_ = weight;
@@ -43,10 +45,11 @@ class RMSNorm final : public Function {
     const Tensor grad_y = contiguous(grads[0]);
     const Tensor x = x_.unpack(), weight = weight_.unpack(), rstd = rstd_.unpack();
     RMSNormGradients gradients(x, heads_, needs[0], needs[1]);
-    dispatch_floating(x.dtype(), [&]<class T>() {
-      kernels::rms_norm_backward<T>(
-          /*grad_sum=*/nullptr, grad_y.data<T>().data(), x.data<T>().data(),
-          weight.data<T>().data(), rstd.data<T>().data(), mutable_data_or_null<T>(gradients.x),
+    dispatch_reals(x.dtype(), dtype_, [&]<class X, class Y>() {
+      using T = ArithmeticOf<X>;
+      kernels::rms_norm_backward<X, Y, T>(
+          /*grad_sum=*/nullptr, grad_y.data<Y>().data(), x.data<X>().data(),
+          weight.data<T>().data(), rstd.data<T>().data(), mutable_data_or_null<X>(gradients.x),
           mutable_data_or_null<T>(gradients.partial), mutable_data_or_null<T>(gradients.weight),
           gradients.tokens, gradients.heads, x.dim(-1));
     });
@@ -56,6 +59,7 @@ class RMSNorm final : public Function {
  private:
   double eps_;
   std::int64_t heads_;
+  Dtype dtype_;
   SavedTensor x_{*this};
   SavedTensor weight_{*this};
   SavedTensor rstd_{*this};
@@ -68,7 +72,15 @@ void check_rms_norm_weight(std::string_view op, const Tensor& x, const Tensor& w
                     "] to match x ", x.shape(), ", got ", weight.shape());
 }
 
-Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps, std::int64_t heads) {
+void check_norm_dtype(std::string_view op, std::string_view name, Dtype rows, Dtype result) {
+  const bool narrows = gradient_dtype(rows) == Dtype::kFloat32;
+  check<DtypeError>(result == rows || (narrows && gradient_dtype(result) == Dtype::kFloat32), op,
+                    ": dtype must be ", narrows ? "float32 or bfloat16" : to_string(rows), " for ",
+                    name, " in ", rows, ", got ", result);
+}
+
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps, std::int64_t heads,
+                std::optional<Dtype> dtype) {
   check_operands("rms_norm", x, weight);
   check<ShapeError>(x.ndim() >= 1 && x.dim(-1) >= 1,
                     "rms_norm: x needs a last dimension of at least 1, got ", x.shape());
@@ -77,8 +89,11 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps, std::int64_t 
   const auto rows = x.numel() / x.dim(-1);
   check<ValueError>(heads >= 1 && rows % heads == 0, "rms_norm: heads must divide the ", rows,
                     " rows of x ", x.shape(), ", got ", heads);
-  check_same_dtype("rms_norm", "x", x, "weight", weight);
-  return apply<RMSNorm>(made_with(eps, heads), contiguous(x), contiguous(weight));
+  check_reals("rms_norm", "x", x);
+  check_arithmetic_dtype("rms_norm", "x", x, "weight", weight);
+  const auto result = dtype.value_or(x.dtype());
+  check_norm_dtype("rms_norm", "x", x.dtype(), result);
+  return apply<RMSNorm>(made_with(eps, heads, result), contiguous(x), contiguous(weight));
 }
 
 }  // namespace moegrad::ops

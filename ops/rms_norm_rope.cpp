@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "framework/autograd/function.h"
+#include "framework/tensor/dispatch_any.h"
 #include "ops/checks.h"
 #include "ops/copies.h"
 #include "ops/data_or_null.h"
@@ -26,12 +27,13 @@ class RMSNormRope final : public Function {
 
   Tensor forward(const Tensor& x, const Tensor& weight, const Tensor& cos, const Tensor& sin) {
     Tensor y = Tensor::empty(x.shape(), x.dtype());
-    Tensor rstd = Tensor::empty({x.dim(0) * x.dim(1)}, x.dtype());
-    dispatch_floating(x.dtype(), [&]<class T>() {
-      kernels::rms_norm_rope_forward<T>(x.data<T>().data(), weight.data<T>().data(),
-                                        cos.data<T>().data(), sin.data<T>().data(),
-                                        y.mutable_data<T>().data(), rstd.mutable_data<T>().data(),
-                                        x.dim(0), x.dim(1), x.dim(2), static_cast<T>(eps_));
+    Tensor rstd = Tensor::empty({x.dim(0) * x.dim(1)}, weight.dtype());
+    dispatch_reals(x.dtype(), [&]<class S>() {
+      using T = ArithmeticOf<S>;
+      kernels::rms_norm_rope_forward(x.data<S>().data(), weight.data<T>().data(),
+                                     cos.data<T>().data(), sin.data<T>().data(),
+                                     y.mutable_data<S>().data(), rstd.mutable_data<T>().data(),
+                                     x.dim(0), x.dim(1), x.dim(2), static_cast<T>(eps_));
     });
     x_ = x;
     weight_ = weight;
@@ -46,11 +48,12 @@ class RMSNormRope final : public Function {
     const Tensor x = x_.unpack(), weight = weight_.unpack(), rstd = rstd_.unpack();
     const Tensor cos = cos_.unpack(), sin = sin_.unpack();
     RMSNormGradients gradients(x, x.dim(1), needs[0], needs[1]);
-    dispatch_floating(x.dtype(), [&]<class T>() {
-      kernels::rms_norm_rope_backward<T>(
-          grad_y.data<T>().data(), x.data<T>().data(), weight.data<T>().data(),
+    dispatch_reals(x.dtype(), [&]<class S>() {
+      using T = ArithmeticOf<S>;
+      kernels::rms_norm_rope_backward(
+          grad_y.data<S>().data(), x.data<S>().data(), weight.data<T>().data(),
           cos.data<T>().data(), sin.data<T>().data(), rstd.data<T>().data(),
-          mutable_data_or_null<T>(gradients.x), mutable_data_or_null<T>(gradients.partial),
+          mutable_data_or_null<S>(gradients.x), mutable_data_or_null<T>(gradients.partial),
           mutable_data_or_null<T>(gradients.weight), x.dim(0), x.dim(1), x.dim(2));
     });
     return {gradients.x, gradients.weight, Tensor(), Tensor()};
@@ -75,7 +78,8 @@ Tensor rms_norm_rope(const Tensor& x, const Tensor& weight, const RopeTable& tab
                     x.shape());
   check_rms_norm_weight("rms_norm_rope", x, weight);
   check_norm_eps("rms_norm_rope", eps);
-  check_same_dtype("rms_norm_rope", "x", x, "weight", weight);
+  check_reals("rms_norm_rope", "x", x);
+  check_arithmetic_dtype("rms_norm_rope", "x", x, "weight", weight);
   check_rope_table("rms_norm_rope", x, table);
   // Positions are data: the table carries no gradient.
   return apply<RMSNormRope>(made_with(eps), contiguous(x), contiguous(weight),

@@ -10,10 +10,12 @@ namespace moegrad::ops {
 ///
 ///     y = rope(rms_norm(x, weight, eps), table)       x, y [T, N, D]; weight [D]; table [T, D/2]
 ///
-/// The same bits as ops::rms_norm and ops::rope, gradients included.
+/// The same bits as ops::rms_norm and ops::rope in float32 and float64, gradients included.
+///
+/// x and y may be bfloat16: all else is float32 then, and y is rounded once, not after the norm.
 ///
 /// Errors: ShapeError unless x is [T, N, D] with an even D of at least 2, weight [D] and the table
-/// [T, D/2], DtypeError for mixed dtypes.
+/// [T, D/2], DtypeError for other mixed dtypes.
 Tensor rms_norm_rope(const Tensor& x, const Tensor& weight, const RopeTable& table,
                      double eps = 1e-6);
 

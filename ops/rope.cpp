@@ -7,6 +7,7 @@
 
 #include "framework/autograd/function.h"
 #include "framework/runtime/math/elementary.h"
+#include "framework/tensor/dispatch_any.h"
 #include "ops/checks.h"
 #include "ops/copies.h"
 #include "ops/kernels/rope.h"
@@ -18,10 +19,11 @@ namespace {
 
 Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin, double direction) {
   Tensor y = Tensor::empty(x.shape(), x.dtype());
-  dispatch_floating(x.dtype(), [&]<class T>() {
-    kernels::rope_rotate<T>(x.data<T>().data(), cos.data<T>().data(), sin.data<T>().data(),
-                            static_cast<T>(direction), y.mutable_data<T>().data(), x.dim(0),
-                            x.dim(1), x.dim(2));
+  dispatch_reals(x.dtype(), [&]<class S>() {
+    using T = ArithmeticOf<S>;
+    kernels::rope_rotate(x.data<S>().data(), cos.data<T>().data(), sin.data<T>().data(),
+                         static_cast<T>(direction), y.mutable_data<S>().data(), x.dim(0), x.dim(1),
+                         x.dim(2));
   });
   return y;
 }
@@ -86,8 +88,11 @@ void check_rope_table(std::string_view op, const Tensor& x, const RopeTable& tab
   check<ShapeError>(table.cos.shape() == expected && table.sin.shape() == expected, op,
                     ": table must be ", expected, " to match x ", x.shape(), ", got cos ",
                     table.cos.shape(), " and sin ", table.sin.shape());
-  check<DtypeError>(table.cos.dtype() == x.dtype() && table.sin.dtype() == x.dtype(), op, ": x is ",
-                    x.dtype(), " but the table is ", table.cos.dtype(), " and ", table.sin.dtype());
+  check_reals(op, "x", x);
+  const auto dtype = gradient_dtype(x.dtype());
+  check<DtypeError>(table.cos.dtype() == dtype && table.sin.dtype() == dtype, op, ": x is ",
+                    x.dtype(), " but the table is ", table.cos.dtype(), " and ", table.sin.dtype(),
+                    cast_hint(table.cos.dtype(), table.sin.dtype()));
 }
 
 Tensor rope(const Tensor& x, const RopeTable& table) {

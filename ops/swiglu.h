@@ -13,7 +13,11 @@ namespace moegrad::ops {
 /// y: [R, I]
 ///
 /// Applying the weights here means that the linear projection's results need not be kept for the
-/// gradient of the weights. An odd number of columns is a ShapeError.
+/// gradient of the weights. gate_up and y may be bfloat16: the weights and the arithmetic are
+/// float32 then, and y is rounded once.
+///
+/// Errors: ShapeError for an odd number of columns and for weights that are not [R], DtypeError for
+/// other mixed dtypes.
 /// Reference: Shazeer, "GLU variants improve transformer", 2020, https://arxiv.org/abs/2002.05202
 Tensor swiglu(const Tensor& gate_up, const Tensor& weights = {});
 

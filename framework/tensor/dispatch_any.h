@@ -33,6 +33,14 @@ decltype(auto) dispatch_reals(Dtype dtype, Body&& body) {
   return dispatch_floating(dtype, body);
 }
 
+/// Calls `body.operator()<A, B>()` for two equal dtypes, or for bfloat16 and float32.
+template <class Body>
+decltype(auto) dispatch_reals(Dtype a, Dtype b, const Body& body) {
+  if (a != b && a == Dtype::kBFloat16) return body.template operator()<BFloat16, float>();
+  if (a != b) return body.template operator()<float, BFloat16>();
+  return dispatch_reals(a, [&]<class T>() { return body.template operator()<T, T>(); });
+}
+
 /// `value` as an element of another type. What is not zero, NaN included, is true. Fractions are
 /// cut off toward zero; ValueError for a real that no int64 is near.
 template <class To, class From>

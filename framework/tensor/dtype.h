@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <ostream>
 #include <string_view>
+#include <type_traits>
 
 #include "framework/runtime/error.h"
 
@@ -20,14 +21,12 @@ struct BFloat16 {
   std::uint16_t bits = 0;
 
   BFloat16() = default;
+  // By masks: a loop with branches is not vectorised.
   explicit BFloat16(float value) {
-    auto word = std::bit_cast<std::uint32_t>(value);
-    if (value != value) {  // NaN; <cmath> is large, and this header is everywhere
-      bits = static_cast<std::uint16_t>((word >> 16) | 0x40U);
-    } else {
-      word += 0x7fffU + ((word >> 16) & 1U);
-      bits = static_cast<std::uint16_t>(word >> 16);
-    }
+    const auto word = std::bit_cast<std::uint32_t>(value);
+    const auto nan = 0U - static_cast<std::uint32_t>(value != value);  // <cmath> is large
+    const auto up = 0x7fffU + ((word >> 16) & 1U);
+    bits = static_cast<std::uint16_t>(((word + (up & ~nan)) | (0x400000U & nan)) >> 16);
   }
   explicit operator float() const {
     return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
@@ -35,6 +34,10 @@ struct BFloat16 {
   explicit operator double() const { return static_cast<float>(*this); }
   friend bool operator==(BFloat16, BFloat16) = default;
 };
+
+/// What elements of type S are computed in: float for BFloat16, else S.
+template <class S>
+using ArithmeticOf = std::conditional_t<std::is_same_v<S, BFloat16>, float, S>;
 
 template <class T>
 struct DtypeOf;
@@ -111,11 +114,17 @@ constexpr Dtype gradient_dtype(Dtype leaf) {
   return leaf == Dtype::kBFloat16 ? Dtype::kFloat32 : leaf;
 }
 
+/// How the refusal of a dtype ends: for bfloat16, with what to call.
+constexpr std::string_view cast_hint(Dtype dtype) {
+  return dtype == Dtype::kBFloat16 ? "; convert it with ops::cast" : "";
+}
+
 /// Calls `body.operator()<T>()` with T = float or double.
 template <class Body>
 decltype(auto) dispatch_floating(Dtype dtype, Body&& body) {
   if (dtype == Dtype::kFloat64) return body.template operator()<double>();
-  check<DtypeError>(dtype == Dtype::kFloat32, "arithmetic needs float32 or float64, got ", dtype);
+  check<DtypeError>(dtype == Dtype::kFloat32, "arithmetic needs float32 or float64, got ", dtype,
+                    cast_hint(dtype));
   return body.template operator()<float>();
 }
 

@@ -2,45 +2,76 @@
 #include "ops/kernels/elementwise.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 
 #include "framework/runtime/math/elementary.h"
 #include "framework/runtime/parallel_for.h"
+#include "framework/tensor/dtype.h"
 #include "ops/kernels/exp.h"
 #include "ops/kernels/gelu.h"
+#include "ops/kernels/write_row.h"
 
 namespace moegrad::kernels {
 namespace {
 
-template <class T, class F>
-void map(const T* x, T* y, std::int64_t n, const F& f) {
+template <class S, class F>
+void map(const S* x, S* y, std::int64_t n, const F& f) {
   constexpr std::int64_t kGrain = 16384;
+  using T = ArithmeticOf<S>;
   parallel_for(n, kGrain, [&](std::int64_t begin, std::int64_t end) {
-    for (auto i = begin; i < end; ++i) y[i] = f(x[i]);
+    write_row(y + begin, end - begin, [&](std::int64_t i) { return f(T(x[begin + i])); });
   });
 }
 
-template <class T, class F>
-void map(const T* a, const T* b, T* y, std::int64_t n, const F& f) {
+template <class S, class F>
+void map(const S* a, const S* b, S* y, std::int64_t n, const F& f) {
   constexpr std::int64_t kGrain = 16384;
+  using T = ArithmeticOf<S>;
   parallel_for(n, kGrain, [&](std::int64_t begin, std::int64_t end) {
-    for (auto i = begin; i < end; ++i) y[i] = f(a[i], b[i]);
+    write_row(y + begin, end - begin,
+              [&](std::int64_t i) { return f(T(a[begin + i]), T(b[begin + i])); });
   });
 }
 
 // The steps are constants in each of the four loops, so that they vectorise.
-template <class T, class F>
-void map_steps(const T* a, std::int64_t a_step, const T* b, std::int64_t b_step, T* y,
+template <class A, class B, class Y, class F>
+void map_steps(const A* a, std::int64_t a_step, const B* b, std::int64_t b_step, Y* y,
                std::int64_t n, const F& f) {
+  using T = ArithmeticOf<A>;
   if (a_step == 1 && b_step == 1) {
-    for (std::int64_t i = 0; i < n; ++i) y[i] = f(a[i], b[i]);
+    for (std::int64_t i = 0; i < n; ++i) y[i] = Y(f(T(a[i]), T(b[i])));
   } else if (a_step == 1) {
-    for (std::int64_t i = 0; i < n; ++i) y[i] = f(a[i], *b);
+    for (std::int64_t i = 0; i < n; ++i) y[i] = Y(f(T(a[i]), T(*b)));
   } else if (b_step == 1) {
-    for (std::int64_t i = 0; i < n; ++i) y[i] = f(*a, b[i]);
+    for (std::int64_t i = 0; i < n; ++i) y[i] = Y(f(T(*a), T(b[i])));
   } else {
-    for (std::int64_t i = 0; i < n; ++i) y[i] = f(*a, *b);
+    for (std::int64_t i = 0; i < n; ++i) y[i] = Y(f(T(*a), T(*b)));
   }
+}
+
+// Sums and products, of which bfloat16 is one operand or both.
+template <class A, class B, class Y>
+void narrow_binary(BinaryOp op, const A* a, std::int64_t a_step, const B* b, std::int64_t b_step,
+                   Y* y, std::int64_t n) {
+  assert(takes_bfloat16(op));
+  if (op == BinaryOp::kAdd) {
+    map_steps(a, a_step, b, b_step, y, n, [](float p, float q) { return p + q; });
+  } else {
+    map_steps(a, a_step, b, b_step, y, n, [](float p, float q) { return p * q; });
+  }
+}
+
+template <class T>
+T silu(T x) {
+  return x * sigmoid(x);
+}
+
+// g silu'(x)
+template <class T>
+T silu_backward(T g, T x) {
+  const T s = sigmoid(x);
+  return g * s * (T{1} + x * (T{1} - s));
 }
 
 }  // namespace
@@ -79,6 +110,19 @@ void binary(BinaryOp op, const T* a, std::int64_t a_step, const T* b, std::int64
   }
 }
 
+void binary(BinaryOp op, const BFloat16* a, std::int64_t a_step, const BFloat16* b,
+            std::int64_t b_step, BFloat16* y, std::int64_t n) {
+  narrow_binary(op, a, a_step, b, b_step, y, n);
+}
+void binary(BinaryOp op, const BFloat16* a, std::int64_t a_step, const float* b,
+            std::int64_t b_step, float* y, std::int64_t n) {
+  narrow_binary(op, a, a_step, b, b_step, y, n);
+}
+void binary(BinaryOp op, const float* a, std::int64_t a_step, const BFloat16* b,
+            std::int64_t b_step, float* y, std::int64_t n) {
+  narrow_binary(op, a, a_step, b, b_step, y, n);
+}
+
 template <class T>
 void unary(UnaryOp op, const T* x, T* y, std::int64_t n) {
   switch (op) {
@@ -105,7 +149,7 @@ void unary(UnaryOp op, const T* x, T* y, std::int64_t n) {
     case UnaryOp::kTanh:
       return map(x, y, n, [](T v) { return math::tanh(v); });
     case UnaryOp::kSilu:
-      return map(x, y, n, [](T v) { return v * sigmoid(v); });
+      return map(x, y, n, [](T v) { return silu(v); });
     case UnaryOp::kRelu:
       return map(x, y, n, [](T v) { return v < T{0} ? T{0} : v; });
     case UnaryOp::kGelu:
@@ -115,6 +159,11 @@ void unary(UnaryOp op, const T* x, T* y, std::int64_t n) {
     case UnaryOp::kSoftplus:
       return map(x, y, n, [](T v) { return std::max(v, T{0}) + math::log1p(exp(-std::abs(v))); });
   }
+}
+
+void unary([[maybe_unused]] UnaryOp op, const BFloat16* x, BFloat16* y, std::int64_t n) {
+  assert(takes_bfloat16(op));
+  map(x, y, n, [](float v) { return silu(v); });
 }
 
 template <class T>
@@ -145,10 +194,7 @@ void unary_backward(UnaryOp op, const T* dy, const T* saved, T* dx, std::int64_t
     case UnaryOp::kTanh:
       return map(dy, saved, dx, n, [](T g, T y) { return g * (T{1} - y * y); });
     case UnaryOp::kSilu:
-      return map(dy, saved, dx, n, [](T g, T x) {
-        const T s = sigmoid(x);
-        return g * s * (T{1} + x * (T{1} - s));
-      });
+      return map(dy, saved, dx, n, [](T g, T x) { return silu_backward(g, x); });
     case UnaryOp::kRelu:
       return map(dy, saved, dx, n, [](T g, T x) { return x <= T{0} ? T{0} : g; });
     case UnaryOp::kGelu:
@@ -158,6 +204,12 @@ void unary_backward(UnaryOp op, const T* dy, const T* saved, T* dx, std::int64_t
     case UnaryOp::kSoftplus:
       return map(dy, saved, dx, n, [](T g, T x) { return g * sigmoid(x); });
   }
+}
+
+void unary_backward([[maybe_unused]] UnaryOp op, const BFloat16* dy, const BFloat16* saved,
+                    BFloat16* dx, std::int64_t n) {
+  assert(takes_bfloat16(op));
+  map(dy, saved, dx, n, [](float g, float x) { return silu_backward(g, x); });
 }
 
 template <class T>
@@ -170,8 +222,8 @@ void clamp_backward(const T* dy, const T* x, T least, T most, T* dx, std::int64_
   map(dy, x, dx, n, [=](T g, T v) { return least <= v && v <= most ? g : T{0}; });
 }
 
-template <class T>
-void affine(const T* x, T scale, T shift, T* y, std::int64_t n) {
+template <class S, class T>
+void affine(const S* x, T scale, T shift, S* y, std::int64_t n) {
   if (shift == T{0}) return map(x, y, n, [=](T v) { return scale * v; });
   map(x, y, n, [=](T v) { return scale * v + shift; });
 }
@@ -190,5 +242,6 @@ template void clamp_backward(const float*, const float*, float, float, float*, s
 template void clamp_backward(const double*, const double*, double, double, double*, std::int64_t);
 template void affine(const float*, float, float, float*, std::int64_t);
 template void affine(const double*, double, double, double*, std::int64_t);
+template void affine(const BFloat16*, float, float, BFloat16*, std::int64_t);
 
 }  // namespace moegrad::kernels

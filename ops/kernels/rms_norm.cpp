@@ -2,48 +2,30 @@
 #include "ops/kernels/rms_norm.h"
 
 #include "framework/runtime/parallel_for.h"
+#include "framework/tensor/dtype.h"
 #include "ops/kernels/rms_norm_rows.h"
+#include "ops/kernels/write_row.h"
 
 namespace moegrad::kernels {
 namespace {
 
 // __restrict, because the compiler cannot see that these rows do not overlap.
 
-template <class T>
-void add_rows(const T* __restrict a, const T* __restrict b, T* __restrict sum, std::int64_t d) {
-  for (std::int64_t i = 0; i < d; ++i) sum[i] = a[i] + b[i];
+template <class X, class T>
+void add_rows(const X* __restrict a, const T* __restrict b, T* __restrict sum, std::int64_t d) {
+  for (std::int64_t i = 0; i < d; ++i) sum[i] = T(a[i]) + b[i];
 }
 
-template <class T>
-void scale_row(const T* __restrict x, T scale, const T* __restrict w, T* __restrict y,
+template <class X, class Y, class T>
+void scale_row(const X* __restrict x, T scale, const T* __restrict w, Y* __restrict y,
                std::int64_t d) {
-  for (std::int64_t i = 0; i < d; ++i) y[i] = x[i] * scale * w[i];
-}
-
-template <class T>
-void add_grad_w(const T* __restrict grad_y, const T* __restrict x, T rstd, T* __restrict sum,
-                std::int64_t d) {
-  for (std::int64_t i = 0; i < d; ++i) sum[i] += grad_y[i] * (x[i] * rstd);
-}
-
-template <class T>
-void write_grad_x(const T* __restrict grad_sum, const T* __restrict grad_y, const T* __restrict x,
-                  const T* __restrict w, T rstd, T* __restrict grad_x, std::int64_t d) {
-  for (std::int64_t i = 0; i < d; ++i) grad_x[i] = grad_y[i] * w[i];
-  const T along = row_along(grad_x, x, rstd, d);
-  if (grad_sum == nullptr) {
-    for (std::int64_t i = 0; i < d; ++i) grad_x[i] = (grad_x[i] - x[i] * along) * rstd;
-  } else {
-    for (std::int64_t i = 0; i < d; ++i) {
-      grad_x[i] = grad_sum[i] + (grad_x[i] - x[i] * along) * rstd;
-    }
-  }
+  write_row(y, d, [=](std::int64_t i) { return T(x[i]) * scale * w[i]; });
 }
 
 }  // namespace
 
-template <class T>
-void rms_norm_forward(const T* x, const T* w, T* y, T* rstd, std::int64_t rows, std::int64_t d,
+template <class X, class Y, class T>
+void rms_norm_forward(const X* x, const T* w, Y* y, T* rstd, std::int64_t rows, std::int64_t d,
                       T eps) {
   parallel_for(rows, kRmsNormRowsPerPiece, [&](std::int64_t begin, std::int64_t end) {
     for (auto n = begin; n < end; ++n) {
@@ -53,8 +35,8 @@ void rms_norm_forward(const T* x, const T* w, T* y, T* rstd, std::int64_t rows, 
   });
 }
 
-template <class T>
-void add_rms_norm_forward(const T* x, const T* residual, const T* w, T* sum, T* y, T* rstd,
+template <class X, class Y, class T>
+void add_rms_norm_forward(const X* x, const T* residual, const T* w, T* sum, Y* y, T* rstd,
                           std::int64_t rows, std::int64_t d, T eps) {
   parallel_for(rows, kRmsNormRowsPerPiece, [&](std::int64_t begin, std::int64_t end) {
     for (auto n = begin; n < end; ++n) {
@@ -65,32 +47,51 @@ void add_rms_norm_forward(const T* x, const T* residual, const T* w, T* sum, T* 
   });
 }
 
-template <class T>
-void rms_norm_backward(const T* grad_sum, const T* grad_y, const T* x, const T* w, const T* rstd,
-                       T* grad_x, T* partial, T* grad_w, std::int64_t tokens, std::int64_t heads,
+template <class X, class Y, class T>
+void rms_norm_backward(const T* grad_sum, const Y* grad_y, const X* x, const T* w, const T* rstd,
+                       X* grad_x, T* partial, T* grad_w, std::int64_t tokens, std::int64_t heads,
                        std::int64_t d) {
   for_gradient_rows(partial, grad_w, tokens, heads, d, [&](std::int64_t n, T* sum) {
     const auto at = n * d;
-    if (sum != nullptr) add_grad_w(grad_y + at, x + at, rstd[n], sum, d);
-    if (grad_x == nullptr) return;
-    write_grad_x(grad_sum == nullptr ? nullptr : grad_sum + at, grad_y + at, x + at, w, rstd[n],
-                 grad_x + at, d);
+    row_backward(grad_sum == nullptr ? nullptr : grad_sum + at, grad_y + at, x + at, w, rstd[n],
+                 grad_x == nullptr ? nullptr : grad_x + at, sum, d);
   });
 }
 
-template void rms_norm_forward<float>(const float*, const float*, float*, float*, std::int64_t,
-                                      std::int64_t, float);
-template void rms_norm_forward<double>(const double*, const double*, double*, double*, std::int64_t,
-                                       std::int64_t, double);
-template void add_rms_norm_forward<float>(const float*, const float*, const float*, float*, float*,
-                                          float*, std::int64_t, std::int64_t, float);
-template void add_rms_norm_forward<double>(const double*, const double*, const double*, double*,
-                                           double*, double*, std::int64_t, std::int64_t, double);
-template void rms_norm_backward<float>(const float*, const float*, const float*, const float*,
-                                       const float*, float*, float*, float*, std::int64_t,
-                                       std::int64_t, std::int64_t);
-template void rms_norm_backward<double>(const double*, const double*, const double*, const double*,
-                                        const double*, double*, double*, double*, std::int64_t,
-                                        std::int64_t, std::int64_t);
+template void rms_norm_forward(const float*, const float*, float*, float*, std::int64_t,
+                               std::int64_t, float);
+template void add_rms_norm_forward(const float*, const float*, const float*, float*, float*, float*,
+                                   std::int64_t, std::int64_t, float);
+template void rms_norm_backward(const float*, const float*, const float*, const float*,
+                                const float*, float*, float*, float*, std::int64_t, std::int64_t,
+                                std::int64_t);
+template void rms_norm_forward(const double*, const double*, double*, double*, std::int64_t,
+                               std::int64_t, double);
+template void add_rms_norm_forward(const double*, const double*, const double*, double*, double*,
+                                   double*, std::int64_t, std::int64_t, double);
+template void rms_norm_backward(const double*, const double*, const double*, const double*,
+                                const double*, double*, double*, double*, std::int64_t,
+                                std::int64_t, std::int64_t);
+template void rms_norm_forward(const BFloat16*, const float*, BFloat16*, float*, std::int64_t,
+                               std::int64_t, float);
+template void add_rms_norm_forward(const BFloat16*, const float*, const float*, float*, BFloat16*,
+                                   float*, std::int64_t, std::int64_t, float);
+template void rms_norm_backward(const float*, const BFloat16*, const BFloat16*, const float*,
+                                const float*, BFloat16*, float*, float*, std::int64_t, std::int64_t,
+                                std::int64_t);
+template void rms_norm_forward(const BFloat16*, const float*, float*, float*, std::int64_t,
+                               std::int64_t, float);
+template void add_rms_norm_forward(const BFloat16*, const float*, const float*, float*, float*,
+                                   float*, std::int64_t, std::int64_t, float);
+template void rms_norm_backward(const float*, const float*, const BFloat16*, const float*,
+                                const float*, BFloat16*, float*, float*, std::int64_t, std::int64_t,
+                                std::int64_t);
+template void rms_norm_forward(const float*, const float*, BFloat16*, float*, std::int64_t,
+                               std::int64_t, float);
+template void add_rms_norm_forward(const float*, const float*, const float*, float*, BFloat16*,
+                                   float*, std::int64_t, std::int64_t, float);
+template void rms_norm_backward(const float*, const BFloat16*, const float*, const float*,
+                                const float*, float*, float*, float*, std::int64_t, std::int64_t,
+                                std::int64_t);
 
 }  // namespace moegrad::kernels

@@ -5,14 +5,17 @@
 
 namespace moegrad::kernels {
 
+// X and Y are the elements of rows, T = ArithmeticOf<X> those of all else. X and Y are equal, or
+// one is BFloat16 and the other float.
+
 /// y[n, :] = x[n, :] * rstd[n] * w,  with rstd[n] = 1 / sqrt(mean(x[n, :]^2) + eps).
-template <class T>
-void rms_norm_forward(const T* x, const T* w, T* y, T* rstd, std::int64_t rows, std::int64_t d,
+template <class X, class Y, class T>
+void rms_norm_forward(const X* x, const T* w, Y* y, T* rstd, std::int64_t rows, std::int64_t d,
                       T eps);
 
 /// sum = x + residual [rows, d], and rms_norm_forward of sum, in one pass.
-template <class T>
-void add_rms_norm_forward(const T* x, const T* residual, const T* w, T* sum, T* y, T* rstd,
+template <class X, class Y, class T>
+void add_rms_norm_forward(const X* x, const T* residual, const T* w, T* sum, Y* y, T* rstd,
                           std::int64_t rows, std::int64_t d, T eps);
 
 /// Overwrites, in one pass over the rows of [tokens, heads, d],
@@ -21,9 +24,9 @@ void add_rms_norm_forward(const T* x, const T* residual, const T* w, T* sum, T* 
 ///         (ops/kernels/rms_norm_rows.h), by way of partial [heads, count_parts(tokens), d]
 /// grad_sum is null if nothing is added. grad_x, or partial and grad_w, are null if they are not
 /// wanted.
-template <class T>
-void rms_norm_backward(const T* grad_sum, const T* grad_y, const T* x, const T* w, const T* rstd,
-                       T* grad_x, T* partial, T* grad_w, std::int64_t tokens, std::int64_t heads,
+template <class X, class Y, class T>
+void rms_norm_backward(const T* grad_sum, const Y* grad_y, const X* x, const T* w, const T* rstd,
+                       X* grad_x, T* partial, T* grad_w, std::int64_t tokens, std::int64_t heads,
                        std::int64_t d);
 
 }  // namespace moegrad::kernels

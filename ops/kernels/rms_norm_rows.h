@@ -9,6 +9,7 @@
 #include "ops/kernels/add_row.h"
 #include "ops/kernels/halving.h"
 #include "ops/kernels/row_reduce.h"
+#include "ops/kernels/write_row.h"
 
 namespace moegrad::kernels {
 
@@ -18,15 +19,48 @@ namespace moegrad::kernels {
 inline constexpr std::int64_t kRmsNormRowsPerPiece = 64;
 
 /// 1 / sqrt(mean(x^2) + eps)
-template <class T>
-T row_rstd(const T* x, std::int64_t d, T eps) {
+template <class X, class T>
+T row_rstd(const X* x, std::int64_t d, T eps) {
   return T(1) / std::sqrt(row_dot(x, x, d) / static_cast<T>(d) + eps);
 }
 
+/// sum += grad_y * x * rstd. __restrict, because the compiler cannot see that these rows do not
+/// overlap.
+template <class X, class Y, class T>
+void add_grad_w(const Y* __restrict grad_y, const X* __restrict x, T rstd, T* __restrict sum,
+                std::int64_t d) {
+  for (std::int64_t i = 0; i < d; ++i) sum[i] += T(grad_y[i]) * (T(x[i]) * rstd);
+}
+
 /// With gw = grad_y * w: the gradient of x is rstd * (gw - x * along).
-template <class T>
-T row_along(const T* gw, const T* x, T rstd, std::int64_t d) {
-  return row_dot(gw, x, d) / static_cast<T>(d) * rstd * rstd;
+template <class X, class Y, class T>
+T row_along(const Y* __restrict grad_y, const X* __restrict x, const T* __restrict w, T rstd,
+            std::int64_t d) {
+  const T dot = row_sum_of<T>(d, [=](std::int64_t i) { return T(grad_y[i]) * w[i] * T(x[i]); });
+  return dot / static_cast<T>(d) * rstd * rstd;
+}
+
+/// The gradient of x, plus grad_sum unless it is null.
+template <class X, class Y, class T>
+void write_grad_x(const T* __restrict grad_sum, const Y* __restrict grad_y, const X* __restrict x,
+                  const T* __restrict w, T rstd, T along, X* __restrict grad_x, std::int64_t d) {
+  const auto grad = [=](std::int64_t i) { return (T(grad_y[i]) * w[i] - T(x[i]) * along) * rstd; };
+  if (grad_sum == nullptr) {
+    write_row(grad_x, d, grad);
+  } else {
+    write_row(grad_x, d, [=](std::int64_t i) { return grad_sum[i] + grad(i); });
+  }
+}
+
+/// What a row of the backward does: its part of grad_w is added to sum, and grad_x is written,
+/// unless they are null.
+template <class X, class Y, class T>
+void row_backward(const T* grad_sum, const Y* grad_y, const X* x, const T* w, T rstd, X* grad_x,
+                  T* sum, std::int64_t d) {
+  // Before the other sum, which is independent of it and runs while this one is joined.
+  const T along = grad_x != nullptr ? row_along(grad_y, x, w, rstd, d) : T{0};
+  if (sum != nullptr) add_grad_w(grad_y, x, rstd, sum, d);
+  if (grad_x != nullptr) write_grad_x(grad_sum, grad_y, x, w, rstd, along, grad_x, d);
 }
 
 /// Calls row(n, sum) for each row of [tokens, heads, d]. The row adds its part of the weight's

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "framework/runtime/math/elementary.h"
+#include "framework/tensor/dtype.h"
 #include "ops/kernels/exp.h"
 #include "ops/kernels/halving.h"
 
@@ -52,14 +53,22 @@ T row_sum_of(std::int64_t n, const Term& term) {
   return static_cast<T>(total);
 }
 
+/// The sum of part(begin, n) over parts of at most kChainTerms terms; halves are added in double.
+template <class Part>
+double halved_row_sum_by_parts(std::int64_t begin, std::int64_t n, const Part& part) {
+  if (n <= kChainTerms) return static_cast<double>(part(begin, n));
+  const auto left = left_half(n);
+  const auto of_left = halved_row_sum_by_parts(begin, left, part);
+  return of_left + halved_row_sum_by_parts(begin + left, n - left, part);
+}
+
 /// The same sum in an order that lets ranks divide the row (Note [Sums by halving]): parts of at
 /// most 128 terms in lanes, halves added in double. The sums of ranks are added in double, too.
 template <class T, class Term>
 double halved_row_sum_of(std::int64_t begin, std::int64_t n, const Term& term) {
-  if (n <= kChainTerms) return static_cast<double>(lanes_sum_of<T>(begin, begin + n, term));
-  const auto left = left_half(n);
-  const auto of_left = halved_row_sum_of<T>(begin, left, term);
-  return of_left + halved_row_sum_of<T>(begin + left, n - left, term);
+  return halved_row_sum_by_parts(begin, n, [&](std::int64_t from, std::int64_t terms) {
+    return lanes_sum_of<T>(from, from + terms, term);
+  });
 }
 
 template <class T>
@@ -77,9 +86,10 @@ T row_sum(const T* x, std::int64_t n) {
   return row_sum_of<T>(n, [&](std::int64_t i) { return x[i]; });
 }
 
-template <class T>
-T row_dot(const T* x, const T* y, std::int64_t n) {
-  return row_sum_of<T>(n, [&](std::int64_t i) { return x[i] * y[i]; });
+template <class S>
+ArithmeticOf<S> row_dot(const S* x, const S* y, std::int64_t n) {
+  using T = ArithmeticOf<S>;
+  return row_sum_of<T>(n, [&](std::int64_t i) { return T(x[i]) * T(y[i]); });
 }
 
 /// The largest element; -inf for an empty row. NaN elements are skipped.
