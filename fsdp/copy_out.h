@@ -15,8 +15,8 @@ namespace moegrad::fsdp {
 struct CopyOutTarget {
   std::byte* data = nullptr;
   Layout layout = Layout::kND;
-  NzBlocks blocks;  // of an NZ target
-  NzPairs pairs;    // of one of bfloat16
+  NzBlocks blocks;     // of an NZ target
+  NzPairs pairs = {};  // of one of bfloat16
 };
 
 /// Distributes the gathered slices of all ranks over the parameters of a group: the strategy that

@@ -22,6 +22,7 @@
 #include "framework/runtime/program.h"
 #include "framework/runtime/random.h"
 #include "framework/runtime/rank_context.h"
+#include "framework/tensor/fill.h"
 #include "ops/copies.h"
 #include "ops/grouped_products.h"
 #include "ops/nz.h"

@@ -4,7 +4,8 @@
     bf16_runs_test.py TRAIN [--brief]
 
 Choices are the kernels of this CPU, 1 to 8 ranks, threads or processes, experts on ranks of their own, recomputation,
-and a run that is stopped and goes on with other kernels. Four runs have 100 steps, the others 10, and all begin alike.
+and a run that is stopped and goes on with other kernels. Four runs, with all kernels among them, have 100 steps, the
+others 10, and all begin alike.
 """
 import itertools
 import json
@@ -81,9 +82,11 @@ def trained(run, steps):
 
 runs = covering(CHOICES)
 assert brief or len(runs) <= 20, runs
+long_of = {name: next(run for run in runs if run["kernels"] == name) for name in KERNELS}
+long_runs = [*long_of.values(), *(run for run in runs if run not in long_of.values())][:LONG_RUNS]
 first = {}
-for number, run in enumerate(runs):
-    steps = LONG_STEPS if number < LONG_RUNS else STEPS
+for run in runs:
+    steps = LONG_STEPS if run in long_runs else STEPS
     history, files = trained(run, steps)
     print(f"{steps} steps:", *(f"{name} {value}," for name, value in run.items()), "loss", history[-1][0], flush=True)
     expected, weights = first.setdefault(steps, (history, files))
