@@ -88,6 +88,7 @@ class Grouping {
     const auto ranks =
         ranks_of(placement.mesh != nullptr ? *placement.mesh : own, policy_.mesh_dims);
     check_tied_alike(slot, ranks, placement.dim);
+    check_one_dtype(slot, ranks);
     const auto dtypes =
         gathered_dtypes(policy_.mixed_precision, slot.tensor->dtype(), for_products);
     auto group = std::ranges::find_if(groups_, [&](const GroupSlots& each) {
@@ -108,6 +109,16 @@ class Grouping {
         check(group.ranks == ranks && other_dim == dim, "fully_shard: parameter '", slot.name,
               "' is tied to '", other.name, "', but placed on another mesh or dimension");
       }
+    }
+  }
+
+  void check_one_dtype(const nn::ParameterSlot& slot, const GroupRanks& ranks) const {
+    for (const auto& group : groups_) {
+      if (group.ranks != ranks) continue;
+      const auto dtype = group.slots.front().slot.tensor->dtype();
+      check<DtypeError>(slot.tensor->dtype() == dtype,
+                        "fully_shard: one group needs one dtype, got ", dtype, " and ",
+                        slot.tensor->dtype(), " of '", slot.name, "'");
     }
   }
 

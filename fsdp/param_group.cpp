@@ -103,8 +103,6 @@ void ParamGroup::collect_params(const std::vector<PlacedSlot>& slots) {
     param.dim = checked_dim(placed, ranks_.num_shards());
     check<LayoutError>(tensor.is_contiguous(), "fully_shard: parameter '", slot.name,
                        "' must be contiguous");
-    check<DtypeError>(tensor.dtype() == dtype_, "fully_shard: one group needs one dtype, got ",
-                      dtype_, " and ", tensor.dtype(), " of '", slot.name, "'");
     const bool nz = is_gathered_as_nz(slot.layout, gathered_layout_, dtypes_.compute);
     const auto stacked = slot.layout.stacked.ndim();
     check<ShapeError>(!nz || ((stacked == 3 || stacked == 0) && tensor.ndim() == 2),

@@ -113,7 +113,7 @@ CausalLM::Output CausalLM::forward(const Tensor& tokens,
   if (options.output_hidden_states) output.hidden_states.back() = normed;
   const WeightUseGuard use(config_.tie_word_embeddings ? 1 : 0);  // the embedding's is use 0
   if (!options.targets.defined()) {
-    output.logits = ops::cast((*lm_head_)(normed), config_.dtype);  // [T, V]
+    output.logits = ops::widened((*lm_head_)(normed));  // [T, V]
     return output;
   }
   const auto cross_entropy = [](nn::Linear& head, const Tensor& x, const Tensor& targets) {
