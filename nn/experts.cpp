@@ -57,7 +57,10 @@ GroupedExperts::GroupedExperts(const Config& config) {
 Tensor GroupedExperts::forward(const Tensor& rows, const Tensor& row_weights,  // [R, H], [R]
                                const ops::RowGroups& groups) {
   const auto project = [&](const Tensor& x, const Tensor& weight, const ParameterLayout& layout) {
-    return multiply(operand(*this, x), operand(*this, weight), layout, groups);
+    const auto rows_of_one = layout.stacked[1];
+    const NzBlocks blocks{weight.dim(0) / rows_of_one, rows_of_one, weight.dim(1)};
+    return multiply(operand(*this, x), weight_operand(*this, weight, blocks, !layout.in_first),
+                    layout, groups);
   };
   const Tensor both = project(rows, gate_up_proj_, gate_up_layout_);  // [R, 2I]
   const Tensor hidden = ops::swiglu(both, row_weights);               // [R, I]

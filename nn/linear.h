@@ -54,7 +54,7 @@ class Linear final : public Callable<Linear> {
   }
 
   Tensor forward(const Tensor& x) {
-    const Tensor y = ops::linear(operand(*this, x), operand(*this, weight_), gradient_rows_);
+    const Tensor y = ops::linear(operand(*this, x), weight_operand(*this, weight_), gradient_rows_);
     return bias_.defined() ? ops::cast(y + bias_, y.dtype()) : y;
   }
 

@@ -27,9 +27,10 @@ Tensor with_last_dim(const Tensor& matrix, Shape shape) {
 // A grouped product with one group. With g = dL/dy:
 //     dL/dx = g W
 //     dL/dW = g^T x
+// x is read, and g rounded, in the dtype of W.
 class Linear final : public Function {
  public:
-  explicit Linear(std::int64_t gradient_rows) : gradient_rows_(gradient_rows) {}
+  Linear(std::int64_t gradient_rows, Dtype dtype) : gradient_rows_(gradient_rows), dtype_(dtype) {}
 
   std::string_view name() const override { return "linear"; }
   bool reads_nz(std::size_t i) const override { return i == 1; }
@@ -41,23 +42,24 @@ class Linear final : public Function {
   Tensor forward(const Tensor& x, const Tensor& weight) {
     x_ = x;
     weight_ = weight;
-    const Tensor rows = as_matrix(x);
-    return with_last_dim(multiply_row_groups(rows, stored_matrices(weight, 1, true),
-                                             {0, rows.dim(0)}, weight.dim(0)),
-                         x.shape());
+    const Tensor rows = as_matrix(cast(x, weight.dtype()));
+    Tensor y = Tensor::empty({rows.dim(0), weight.dim(0)}, dtype_);
+    multiply_rows(rows, stored_matrices(weight, 1, true)[0], y);
+    return with_last_dim(y, x.shape());
   }
 
   TensorList backward(const TensorList& grads, InputMask needs) override {
-    const Tensor grad_output = as_matrix(contiguous(grads[0]));
     const auto &x = edges()[0].shape, &weight = edges()[1].shape;
-    const std::vector<std::int64_t> offsets{0, grad_output.dim(0)};
+    const auto dtype = edges()[1].dtype;
+    const Tensor grad_output = as_matrix(cast(contiguous(grads[0]), dtype));
     Tensor grad_x, grad_weight;
     if (needs[0]) {
-      const auto matrices = stored_matrices(weight_.unpack(), 1, false);
-      grad_x = with_last_dim(multiply_row_groups(grad_output, matrices, offsets, weight[1]), x);
+      grad_x = Tensor::empty({grad_output.dim(0), weight[1]}, dtype);
+      multiply_rows(grad_output, stored_matrices(weight_.unpack(), 1, false)[0], grad_x);
+      grad_x = with_last_dim(grad_x, x);
     }
     if (needs[1]) {
-      grad_weight = weight_gradient_of(grad_output, as_matrix(x_.unpack()));
+      grad_weight = weight_gradient_of(grad_output, as_matrix(cast(x_.unpack(), dtype)));
     }
     return {grad_x, grad_weight};
   }
@@ -77,12 +79,14 @@ class Linear final : public Function {
   }
 
   std::int64_t gradient_rows_;
+  Dtype dtype_;
   SavedTensor x_{*this}, weight_{*this};
 };
 
 }  // namespace
 
-Tensor linear(const Tensor& x, const Tensor& weight, std::int64_t gradient_rows) {
+Tensor linear(const Tensor& x, const Tensor& weight, std::int64_t gradient_rows,
+              std::optional<Dtype> dtype) {
   check_operands("linear", x, weight);
   check<ShapeError>(x.ndim() >= 1, "linear: x needs a last dimension, got ", x.shape());
   check<ShapeError>(weight.ndim() == 2, "linear: weight must be [out, in], got ", weight.shape());
@@ -90,10 +94,16 @@ Tensor linear(const Tensor& x, const Tensor& weight, std::int64_t gradient_rows)
                     "] to match x ", x.shape(), ", got ", weight.shape());
   check_blocks("linear", weight, 1);
   check_reals("linear", "x", x);
-  check_same_dtype("linear", "x", x, "weight", weight);
+  const bool wide = dtype == Dtype::kFloat32;
+  const bool widens = wide && x.dtype() == Dtype::kBFloat16 && weight.dtype() == Dtype::kFloat32;
+  if (!widens) check_same_dtype("linear", "x", x, "weight", weight);
+  const auto result = dtype.value_or(weight.dtype());
+  check<DtypeError>(result == weight.dtype() || (wide && weight.dtype() == Dtype::kBFloat16),
+                    "linear: dtype must be that of the weight, ", weight.dtype(),
+                    ", or for bfloat16 float32, got ", result);
   check<ValueError>(gradient_rows >= 0, "linear: gradient_rows must not be negative, got ",
                     gradient_rows);
-  return apply<Linear>(made_with(gradient_rows), contiguous(x), contiguous(weight));
+  return apply<Linear>(made_with(gradient_rows, result), contiguous(x), contiguous(weight));
 }
 
 }  // namespace moegrad::ops

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "framework/tensor/tensor.h"
 
@@ -16,9 +17,13 @@ namespace moegrad::ops {
 /// one over each run of that many rows, which are added in order: linear_cross_entropy has the bits
 /// of linear and cross_entropy with kLinearCrossEntropyRows.
 ///
+/// With `dtype` float32, y is float32 where the weight is bfloat16, and what is rounded is its
+/// gradient. Beside a float32 weight x may then be bfloat16, which is widened.
+///
 /// ShapeError if ranks or sizes do not fit, DtypeError unless both are float32, both float64 or
 /// both bfloat16, LayoutError for FRACTAL_NZ blocks of another shape, ValueError for gradient_rows
 /// below 0.
-Tensor linear(const Tensor& x, const Tensor& weight, std::int64_t gradient_rows = 0);
+Tensor linear(const Tensor& x, const Tensor& weight, std::int64_t gradient_rows = 0,
+              std::optional<Dtype> dtype = std::nullopt);
 
 }  // namespace moegrad::ops

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/nz.h"
 
+#include <string_view>
 #include <type_traits>
 
+#include "framework/autograd/function.h"
 #include "framework/runtime/parallel_for.h"
 #include "framework/tensor/dispatch_any.h"
 #include "ops/checks.h"
@@ -44,7 +46,42 @@ void write_blocks(const Source* source, std::int64_t ld, Tensor& out) {
   counters.converted_bytes += blocks.numel(out.dtype()) * size_of(out.dtype());
 }
 
+// dL/dweight = dL/dy.
+class CastToNz final : public Function {
+ public:
+  CastToNz(const NzBlocks& blocks, bool transposed) : blocks_(blocks), transposed_(transposed) {}
+
+  std::string_view name() const override { return "cast_to_nz"; }
+  bool takes_wide_gradients() const override { return true; }
+
+  Tensor forward(const Tensor& weight) {
+    const MemoryTagGuard tag(MemoryTag::kParameters);
+    Tensor out = Tensor::empty_nz(weight.shape(), blocks_, Dtype::kBFloat16);
+    out.storage().set_nz_pairs({.transposed = transposed_});
+    write_blocks<float, BFloat16>(weight.data<float>().data(), blocks_.n, out);
+    return out;
+  }
+
+  TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
+    return {widened(contiguous(grads[0]))};
+  }
+
+ private:
+  NzBlocks blocks_;
+  bool transposed_;
+};
+
 }  // namespace
+
+Tensor cast_to_nz(const Tensor& weight, const NzBlocks& blocks, bool transposed) {
+  check_operands("cast_to_nz", weight);
+  const Shape stacked{blocks.batch, blocks.k, blocks.n}, flat{blocks.batch * blocks.k, blocks.n};
+  check<ShapeError>(weight.shape() == stacked || weight.shape() == flat,
+                    "cast_to_nz: weight must be ", stacked, " or ", flat, ", got ", weight.shape());
+  check<DtypeError>(weight.dtype() == Dtype::kFloat32, "cast_to_nz: weight must be float32, got ",
+                    weight.dtype());
+  return apply<CastToNz>(made_with(blocks, transposed), contiguous(weight));
+}
 
 Tensor nd_to_nz(const Tensor& a) {
   check_operands("nd_to_nz", a);

@@ -7,8 +7,8 @@
 
 namespace moegrad::ops {
 
-// Conversions between row-major ND and FRACTAL_NZ (Note [FRACTAL_NZ]). They are copies and are not
-// recorded on the tape. For float32, float64 and bfloat16, whose blocks get the pairs that this
+// Conversions between row-major ND and FRACTAL_NZ (Note [FRACTAL_NZ]). They are copies, and but for
+// cast_to_nz not recorded on the tape. For float32, float64 and bfloat16, whose blocks get the pairs that this
 // rank's kernels read (Note [FRACTAL_NZ of bfloat16]).
 
 /// a: [K, N] or [B, K, N] ND -> the same shape as NZ blocks, padding zero. Counts one
@@ -27,5 +27,15 @@ Tensor nz_to_nd(const Tensor& a);
 /// broad.
 void slice_to_nz(const Tensor& in, std::int64_t dim, std::int64_t start, std::int64_t end,
                  Tensor& out);
+
+/// A float32 weight, rounded to bfloat16, as FRACTAL_NZ: what products of bfloat16 read in place.
+/// The weight is the stack of `blocks`, [batch * k, n] or [batch, k, n]; with `transposed` the form
+/// is that of the transposes, which linear and grouped_matmul read in forward. Recorded: the
+/// weight's gradient is float32, row-major and not rounded. The blocks count as parameters in the
+/// arena.
+///
+/// ShapeError unless the blocks fit, DtypeError unless the weight is float32. Counts one
+/// nz_conversions.
+Tensor cast_to_nz(const Tensor& weight, const NzBlocks& blocks, bool transposed);
 
 }  // namespace moegrad::ops

@@ -12,7 +12,7 @@
 #include "framework/tensor/meta.h"
 #include "nn/init.h"
 #include "nn/operand.h"
-#include "ops/copies.h"
+#include "ops/linear.h"
 #include "ops/linear_cross_entropy.h"
 
 namespace moegrad::models {
@@ -113,11 +113,15 @@ CausalLM::Output CausalLM::forward(const Tensor& tokens,
   if (options.output_hidden_states) output.hidden_states.back() = normed;
   const WeightUseGuard use(config_.tie_word_embeddings ? 1 : 0);  // the embedding's is use 0
   if (!options.targets.defined()) {
-    output.logits = ops::widened((*lm_head_)(normed));  // [T, V]
+    const auto project = [](nn::Linear& head, const Tensor& x) {
+      return ops::linear(nn::operand(head, x), nn::weight_operand(head, head.weight()),
+                         ops::kLinearCrossEntropyRows, gradient_dtype(head.weight().dtype()));
+    };
+    output.logits = lm_head_->call_method(project, normed);  // [T, V]
     return output;
   }
   const auto cross_entropy = [](nn::Linear& head, const Tensor& x, const Tensor& targets) {
-    return ops::linear_cross_entropy(nn::operand(head, x), nn::operand(head, head.weight()),
+    return ops::linear_cross_entropy(nn::operand(head, x), nn::weight_operand(head, head.weight()),
                                      targets, {.denominator = 1.0});
   };
   output.ce_sum = lm_head_->call_method(cross_entropy, normed, options.targets);

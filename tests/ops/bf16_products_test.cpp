@@ -277,20 +277,85 @@ TEST(Bf16Products, AreWithinTheBoundAndASumInBfloat16IsNot) {
   }
 }
 
+TEST(Bf16Products, LinearThatGivesFloat32HasTheBitsOfLinearCrossEntropyBehindIt) {
+  const Tensor x = rounded({700, 40}, 1), weight = rounded({51, 40}, 2);
+  Tensor targets = Tensor::empty({700}, Dtype::kInt64);
+  std::int64_t t = 0;
+  for (auto& target : targets.mutable_data<std::int64_t>()) target = t++ * 7 % 51;
+  const auto run = [&](bool fused) {
+    const Tensor in = leaf(x), w = leaf(weight);
+    const CrossEntropyOptions options{.denominator = 12.0};
+    const Tensor loss =
+        fused ? linear_cross_entropy(in, w, targets, options)
+              : cross_entropy(linear(in, w, kLinearCrossEntropyRows, kF32), targets, options);
+    mul(loss, 0.7).backward();
+    return TensorList{loss.detach(), in.grad(), w.grad()};
+  };
+  const auto fused = run(true), plain = run(false);
+  for (std::size_t i = 0; i < fused.size(); ++i)
+    EXPECT_TRUE(bitwise_equal(fused[i], plain[i])) << i;
+}
+
+// A router: float32 arithmetic on rows that are kept in bfloat16.
+TEST(Bf16Products, LinearOfAFloat32WeightWidensRowsWhereItIsAskedTo) {
+  const Tensor x = rounded({9, 40}, 1), weight = randn({5, 40}, 2, kF32),
+               g = randn({9, 5}, 3, kF32);
+  const Tensor wide = leaf(to_dtype(x, kF32)), w = leaf(weight);
+  const auto expected = results_of(linear(wide, w), g, wide, w);
+  const Tensor narrow = leaf(x), own = leaf(weight);
+  const auto got = results_of(linear(narrow, own, 0, kF32), g, narrow, own);
+  EXPECT_TRUE(bitwise_equal(got.y, expected.y));
+  EXPECT_TRUE(bitwise_equal(got.grad_x, expected.grad_x));
+  EXPECT_TRUE(bitwise_equal(got.grad_weight, expected.grad_weight));
+}
+
+TEST(Bf16Products, CastToNzPacksAWeightWhoseGradientIsNotRounded) {
+  const std::int64_t experts = 3, k = 37, n = 50;
+  const Tensor weight = randn({experts * k, n}, 2, kF32);
+  const Tensor stacked = view(weight, {experts, k, n});
+  for (const bool transposed : {false, true}) {
+    const Tensor w = leaf(weight);
+    const Tensor packed = cast_to_nz(w, {experts, k, n}, transposed);
+    EXPECT_EQ(packed.storage().nz_pairs().transposed, transposed);
+    EXPECT_EQ(packed.storage().tag(), MemoryTag::kParameters);
+    EXPECT_TRUE(bitwise_equal(nz_to_nd(packed.detach()), to_dtype(weight, kBf16)));
+    const Tensor x = rounded({12, k}, 1), g = rounded({12, n}, 3);
+    const std::vector<std::int64_t> counts{5, 0, 7};
+    const Tensor y = npu_gmm(packed, x, counts);
+    const Tensor rounded_weight = leaf(to_dtype(stacked, kBf16));
+    const Tensor expected = npu_gmm(rounded_weight, x, counts);
+    EXPECT_TRUE(bitwise_equal(y.detach(), expected.detach()));
+    y.backward(g);
+    expected.backward(g);
+    EXPECT_TRUE(bitwise_equal(w.grad(), view(rounded_weight.grad(), {experts * k, n})));
+  }
+  EXPECT_EQ(message_of<ShapeError>([&] {
+              cast_to_nz(weight, {2, k, n}, false);
+            }),
+            "cast_to_nz: weight must be [2, 37, 50] or [74, 50], got [111, 50]");
+  EXPECT_EQ(message_of<DtypeError>([&] {
+              cast_to_nz(rounded({k, n}, 1), {1, k, n}, false);
+            }),
+            "cast_to_nz: weight must be float32, got bfloat16");
+}
+
 TEST(Bf16Products, MixNoDtypes) {
   const Tensor x = rounded({4, 8}, 1), weight = rounded({6, 8}, 2);
   const Tensor wide = randn({6, 8}, 2, kF32);
   EXPECT_EQ(message_of<DtypeError>([&] { linear(x, wide); }),
-            "linear: x is bfloat16 but weight is float32");
+            "linear: x is bfloat16 but weight is float32; convert it with ops::cast");
   EXPECT_EQ(message_of<DtypeError>([&] { linear(wide, weight); }),
-            "linear: x is float32 but weight is bfloat16");
+            "linear: x is float32 but weight is bfloat16; convert it with ops::cast");
+  EXPECT_EQ(
+      message_of<DtypeError>([&] { linear(x, weight, 0, kF64); }),
+      "linear: dtype must be that of the weight, bfloat16, or for bfloat16 float32, got float64");
   EXPECT_EQ(message_of<DtypeError>(
                 [&] { linear_cross_entropy(x, wide, Tensor::zeros({4}, Dtype::kInt64), {}); }),
-            "linear_cross_entropy: x is bfloat16 but weight is float32");
+            "linear_cross_entropy: x is bfloat16 but weight is float32; convert it with ops::cast");
   EXPECT_EQ(message_of<DtypeError>([&] {
               npu_gmm(randn({1, 8, 6}, 2, kF32), x, std::vector<std::int64_t>{4});
             }),
-            "npu_gmm: x is bfloat16 but weight is float32");
+            "npu_gmm: x is bfloat16 but weight is float32; convert it with ops::cast");
 }
 
 // FRACTAL_NZ that was packed for one kind of kernels is refused by the other.
