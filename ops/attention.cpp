@@ -153,6 +153,7 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v) {
   check<DtypeError>(k.dtype() == q.dtype() && v.dtype() == q.dtype(),
                     "attention: q, k and v must be of one dtype, got ", q.dtype(), ", ", k.dtype(),
                     " and ", v.dtype());
+  check_floating("attention", "q", q);
 }
 
 // Leaves out empty ones.

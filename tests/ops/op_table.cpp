@@ -79,6 +79,30 @@ std::vector<OpEntry> op_table() {
   return table;
 }
 
+const std::map<std::string, std::vector<std::size_t>>& ops_in_bfloat16() {
+  static const std::map<std::string, std::vector<std::size_t>> ops{
+      {"add(Tensor, Tensor)", {}},
+      {"add(Tensor, double)", {}},
+      {"add_rms_norm", {1, 2}},
+      {"mul(Tensor, Tensor)", {}},
+      {"mul(Tensor, double)", {}},
+      {"operator*(Tensor, Tensor)", {}},
+      {"operator*(Tensor, double)", {}},
+      {"operator*(double, Tensor)", {}},
+      {"operator+(Tensor, Tensor)", {}},
+      {"operator+(Tensor, double)", {}},
+      {"operator+(double, Tensor)", {}},
+      {"operator-(Tensor, double)", {}},
+      {"partial_rope", {1, 2}},
+      {"rms_norm", {1}},
+      {"rms_norm_rope", {1, 2, 3}},
+      {"rope", {1, 2}},
+      {"silu", {}},
+      {"swiglu", {1}},
+  };
+  return ops;
+}
+
 TensorList draw_inputs(const OpSample& sample, Dtype dtype, std::uint64_t seed) {
   TensorList inputs;
   for (const auto& input : sample.inputs) {
@@ -102,7 +126,7 @@ TensorList draw_cotangents(const TensorList& outputs, std::uint64_t seed) {
   TensorList cotangents;
   for (const auto& output : outputs) {
     cotangents.emplace_back();
-    if (!is_floating(output.dtype())) continue;
+    if (!holds_reals(output.dtype())) continue;
     const Random random(seed, "cotangent " + std::to_string(cotangents.size()));
     std::vector<double> values(static_cast<std::size_t>(output.numel()));
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = random.normal(i);
