@@ -89,8 +89,12 @@ void check_rope_table(std::string_view op, const Tensor& x, const RopeTable& tab
                     ": table must be ", expected, " to match x ", x.shape(), ", got cos ",
                     table.cos.shape(), " and sin ", table.sin.shape());
   check_reals(op, "x", x);
-  const auto dtype = gradient_dtype(x.dtype());
-  check<DtypeError>(table.cos.dtype() == dtype && table.sin.dtype() == dtype, op, ": x is ",
+  if (x.dtype() == Dtype::kBFloat16) {
+    check_arithmetic_dtype(op, "x", x, "cos", table.cos);
+    check_arithmetic_dtype(op, "x", x, "sin", table.sin);
+    return;
+  }
+  check<DtypeError>(table.cos.dtype() == x.dtype() && table.sin.dtype() == x.dtype(), op, ": x is ",
                     x.dtype(), " but the table is ", table.cos.dtype(), " and ", table.sin.dtype(),
                     cast_hint(table.cos.dtype(), table.sin.dtype()));
 }

@@ -60,6 +60,7 @@ void swiglu_backward(const S* dy, const S* gate_up, const T* weights, S* dgate_u
       swiglu_row_backward(dy + r * inner + at, gate + at, up + at, part_dgate, part_dup, n);
       scale(weight, part_dgate, dgate + at, n);
       scale(weight, part_dup, dup + at, n);
+      if (dweights == nullptr) return T{0};
       return lanes_sum_of<T>(0, n, [&](std::int64_t i) { return part_dup[i] * T(up[at + i]); });
     };
     const auto sum = halved_row_sum_by_parts(0, inner, part);

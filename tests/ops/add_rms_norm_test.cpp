@@ -120,5 +120,54 @@ TEST(AddRMSNorm, ReadsStridedGradients) {
   expect_same_bits(got, inputs.run(composition));
 }
 
+TEST(AddRMSNorm, EitherOperandAndTheNormMayBeBFloat16) {
+  constexpr auto kWide = Dtype::kFloat32, kNarrow = Dtype::kBFloat16;
+  for (const auto& shape : {Shape{1, 1}, Shape{3, 7}, Shape{140, 33}, Shape{0, 4}}) {
+    for (const auto dtype : {kWide, kNarrow}) {
+      const Inputs wide(shape, kWide);
+      const auto rounded = [](const Tensor& x) { return to_dtype(x.detach(), kNarrow); };
+      for (const bool first : {true, false}) {
+        Inputs mixed = wide, same = wide;  // the same numbers in `same`
+        auto& branch = first ? mixed.x : mixed.residual;
+        branch = rounded(branch).set_requires_grad(true);
+        (first ? same.x : same.residual) = to_dtype(branch.detach(), kWide).set_requires_grad(true);
+        mixed.grad_y = to_dtype(wide.grad_y, dtype);
+        same.grad_y = to_dtype(mixed.grad_y, kWide);
+        const auto got = mixed.run([dtype](const Tensor& x, const Tensor& r, const Tensor& w) {
+          return add_rms_norm(x, r, w, kEps, dtype);
+        });
+        auto want = same.run(fused);
+        want[1] = to_dtype(want[1], dtype);
+        expect_same_bits(got, want);
+      }
+    }
+  }
+}
+
+TEST(AddRMSNorm, RejectsDtypesThatDoNotGoTogether) {
+  constexpr auto kWide = Dtype::kFloat64, kSingle = Dtype::kFloat32, kNarrow = Dtype::kBFloat16;
+  const auto message = [](Dtype x, Dtype residual, Dtype weight, Dtype y) {
+    return message_of<DtypeError>([&] {
+      add_rms_norm(Tensor::zeros({2, 5}, x), Tensor::zeros({2, 5}, residual),
+                   Tensor::zeros({5}, weight), kEps, y);
+    });
+  };
+  EXPECT_EQ(message(kNarrow, kNarrow, kSingle, kNarrow),
+            "add_rms_norm: x or residual must be float32, got two of bfloat16; convert it with "
+            "ops::cast");
+  EXPECT_EQ(message(kNarrow, kWide, kWide, kWide),
+            "add_rms_norm: x is bfloat16 but residual is float64 and weight float64; convert it "
+            "with ops::cast");
+  EXPECT_EQ(message(kSingle, kSingle, kNarrow, kSingle),
+            "add_rms_norm: x is float32 but residual is float32 and weight bfloat16; convert it "
+            "with ops::cast");
+  EXPECT_EQ(message(Dtype::kInt64, kSingle, kSingle, kSingle),
+            "add_rms_norm: x must be float32, float64 or bfloat16, got int64");
+  EXPECT_EQ(message(kWide, kWide, kWide, kNarrow),
+            "add_rms_norm: dtype must be float64 for the sum in float64, got bfloat16");
+  EXPECT_EQ(message(kNarrow, kSingle, kSingle, kWide),
+            "add_rms_norm: dtype must be float32 or bfloat16 for the sum in float32, got float64");
+}
+
 }  // namespace
 }  // namespace moegrad::ops::add_rms_norm_test

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "framework/runtime/grad_mode.h"
@@ -280,7 +281,53 @@ TEST(Elementwise, RejectsDifferingAndIntegerDtypes) {
   EXPECT_EQ(message_of<DtypeError>([] { exp(Tensor::zeros({2}, Dtype::kInt64)); }),
             "exp: needs float32 or float64, got int64");
   EXPECT_EQ(message_of<DtypeError>([] { Tensor::zeros({2}, Dtype::kInt64) * 2.0; }),
-            "mul: needs float32 or float64, got int64");
+            "mul: needs float32, float64 or bfloat16, got int64");
+}
+
+TEST(Elementwise, AddTakesBFloat16AndFloat32) {
+  constexpr auto kWide = Dtype::kFloat32, kNarrow = Dtype::kBFloat16;
+  for (const auto& [a_shape, b_shape] : {std::pair{Shape{130, 257}, Shape{257}},
+                                         {Shape{2, 1, 5}, Shape{3, 1}},
+                                         {Shape{}, Shape{7}},
+                                         {Shape{0, 3}, Shape{3}},
+                                         {Shape{33}, Shape{33}}}) {
+    for (const bool swaps : {false, true}) {
+      const Tensor a = randn(a_shape, 1, kNarrow, true), b = randn(b_shape, 2, kWide, true);
+      const Tensor c = to_dtype(a.detach(), kWide).set_requires_grad(true);
+      const Tensor d = b.detach().set_requires_grad(true);
+      const Tensor got = swaps ? b + a : a + b, want = swaps ? d + c : c + d;
+      const Tensor grad = randn(want.shape(), 3, kWide);
+      got.backward(grad);
+      want.backward(grad);
+      EXPECT_TRUE(bitwise_equal(got, want));
+      EXPECT_TRUE(bitwise_equal(a.grad(), c.grad()));
+      EXPECT_TRUE(bitwise_equal(b.grad(), d.grad()));
+    }
+  }
+}
+
+TEST(Elementwise, OtherMixturesWithBFloat16AreRefused) {
+  const Tensor narrow = Tensor::zeros({2}, Dtype::kBFloat16), single = Tensor::zeros({2});
+  const Tensor wide = Tensor::zeros({2}, Dtype::kFloat64);
+  const auto refuses = [](const std::function<void()>& call, const std::string& message) {
+    EXPECT_EQ(message_of<DtypeError>(call), message + "; convert it with ops::cast");
+  };
+  refuses([&] { sub(narrow, single); }, "sub: dtypes must agree, got bfloat16 and float32");
+  refuses([&] { sub(single, narrow); }, "sub: dtypes must agree, got float32 and bfloat16");
+  refuses([&] { mul(narrow, single); }, "mul: dtypes must agree, got bfloat16 and float32");
+  refuses([&] { add(narrow, wide); }, "add: dtypes must agree, got bfloat16 and float64");
+  refuses([&] { add(wide, narrow); }, "add: dtypes must agree, got float64 and bfloat16");
+  refuses([&] { sub(narrow, narrow); }, "sub: needs float32 or float64, got bfloat16");
+  refuses([&] { exp(narrow); }, "exp: needs float32 or float64, got bfloat16");
+  refuses([&] { 1.0 - narrow; }, "neg: needs float32 or float64, got bfloat16");
+}
+
+TEST(Elementwise, AddInPlaceRoundsToTheDtypeOfTheLeftSide) {
+  Tensor narrow = randn({9}, 1, Dtype::kBFloat16);
+  const Tensor wide = randn({9}, 2, Dtype::kFloat32);
+  const Tensor want = to_dtype(narrow + wide, Dtype::kBFloat16);
+  narrow += wide;
+  EXPECT_TRUE(bitwise_equal(narrow, want));
 }
 
 }  // namespace

@@ -79,6 +79,30 @@ std::vector<OpEntry> op_table() {
   return table;
 }
 
+const std::map<std::string, std::vector<std::size_t>>& ops_in_bfloat16() {
+  static const std::map<std::string, std::vector<std::size_t>> ops{
+      {"add(Tensor, Tensor)", {}},
+      {"add(Tensor, double)", {}},
+      {"add_rms_norm", {1, 2}},
+      {"mul(Tensor, Tensor)", {}},
+      {"mul(Tensor, double)", {}},
+      {"operator*(Tensor, Tensor)", {}},
+      {"operator*(Tensor, double)", {}},
+      {"operator*(double, Tensor)", {}},
+      {"operator+(Tensor, Tensor)", {}},
+      {"operator+(Tensor, double)", {}},
+      {"operator+(double, Tensor)", {}},
+      {"operator-(Tensor, double)", {}},
+      {"partial_rope", {1, 2}},
+      {"rms_norm", {1}},
+      {"rms_norm_rope", {1, 2, 3}},
+      {"rope", {1, 2}},
+      {"silu", {}},
+      {"swiglu", {1}},
+  };
+  return ops;
+}
+
 TensorList draw_inputs(const OpSample& sample, Dtype dtype, std::uint64_t seed) {
   TensorList inputs;
   for (const auto& input : sample.inputs) {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <ostream>
 #include <string>
@@ -141,11 +142,15 @@ std::vector<OpEntry> aux_loss_entries();
 std::vector<OpEntry> nz_entries();
 std::vector<OpEntry> npu_entries();
 
+/// The ops that compute in bfloat16, by OpEntry::key(), each with its inputs that are float32 then.
+/// Others refuse it, unless they list it among their dtypes: they move elements.
+const std::map<std::string, std::vector<std::size_t>>& ops_in_bfloat16();
+
 /// The inputs of a sample, contiguous and row-major: indices are int64, masks bool, all others
 /// `dtype`. The same seed gives the same numbers, rounded to the dtype.
 TensorList draw_inputs(const OpSample& sample, Dtype dtype, std::uint64_t seed);
 
-/// Standard normal gradients of those of `outputs` that are reals, undefined for others.
+/// Standard normal gradients of those of `outputs` that hold reals, undefined for others.
 TensorList draw_cotangents(const TensorList& outputs, std::uint64_t seed);
 
 struct Outcome {

@@ -48,7 +48,7 @@ OpEntry unary(const std::string& op, Tensor (*function)(const Tensor&),
                     .inputs = {input({130, 257})},
                     .differences = Differences::kOneDirection}};
   entry.errors = {{"integers", [function] { function(Tensor::zeros({2}, Dtype::kInt64)); },
-                   "DtypeError", op + ": needs float32 or float64, got int64"}};
+                   "DtypeError", op + ": needs " + taken_by(op) + ", got int64"}};
   if (saves == Saves::kResult) entry.saved_outputs = {0};
   return entry;
 }
@@ -106,6 +106,11 @@ OpEntry clamp_op() {
 
 }  // namespace
 
+std::string taken_by(const std::string& function_name) {
+  const bool narrow = function_name == "add" || function_name == "mul" || function_name == "silu";
+  return narrow ? "float32, float64 or bfloat16" : "float32 or float64";
+}
+
 OpEntry binary_entry(const std::string& op, const std::string& parameters,
                      const std::string& function_name, BinaryFunction function, Formula formula,
                      bool saves) {
@@ -153,7 +158,7 @@ OpEntry binary_entry(const std::string& op, const std::string& parameters,
       {"mixed dtypes", [function] { function(randn({2}), randn({2}, 1, Dtype::kFloat32)); },
        "DtypeError", function_name + ": dtypes must agree, got float64 and float32"},
       {"integers", [function] { function(Tensor::zeros({2}, Dtype::kInt64), randn({2})); },
-       "DtypeError", function_name + ": needs float32 or float64, got int64"}};
+       "DtypeError", function_name + ": needs " + taken_by(function_name) + ", got int64"}};
   return entry;
 }
 
@@ -181,7 +186,8 @@ OpEntry number_entry(const std::string& op, const std::string& parameters,
                    sample("nothing", {3, 0}, 2), sample("a large number", {7}, 1e4),
                    sample("several pieces", {130, 257}, -0.5, true)};
   entry.errors = {{"integers", [function] { function(Tensor::zeros({2}, Dtype::kInt64), 2); },
-                   "DtypeError", function_name + ": needs float32 or float64, got int64"}};
+                   "DtypeError",
+                   function_name + ": needs " + taken_by(function_name) + ", got int64"}};
   return entry;
 }
 

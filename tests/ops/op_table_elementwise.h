@@ -13,6 +13,9 @@ using BinaryFunction = Tensor (*)(const Tensor&, const Tensor&);
 using NumberFunction = Tensor (*)(const Tensor&, double);
 using Formula = double (*)(double, double);
 
+/// The dtypes that a function takes, in the words of its errors.
+std::string taken_by(const std::string& function_name);
+
 /// `function_name` is what errors call the function; `saves` says whether backward reads the
 /// operands.
 OpEntry binary_entry(const std::string& op, const std::string& parameters,

@@ -117,7 +117,7 @@ OpEntry swiglu_op() {
        "swiglu: gate_up must be [R, 2I], got [2, 5]"},
       {"one dimension", call(randn({4})), "ShapeError", "swiglu: gate_up must be [R, 2I], got [4]"},
       {"integers", call(Tensor::zeros({2, 4}, Dtype::kInt64)), "DtypeError",
-       "swiglu: gate_up must be float32 or float64, got int64"},
+       "swiglu: gate_up must be float32, float64 or bfloat16, got int64"},
       {"too few weights", call(randn({3, 4}), randn({2})), "ShapeError",
        "swiglu: weights must be [3] to match gate_up [3, 4], got [2]"},
       {"mixed dtypes", call(randn({3, 4}), randn({3}, 1, Dtype::kFloat32)), "DtypeError",

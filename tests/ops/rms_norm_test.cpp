@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "framework/runtime/rank_context.h"
 #include "ops/add_rms_norm.h"
@@ -151,6 +152,51 @@ TEST(RMSNorm, RejectsInputsThatDoNotFitAndNamesThem) {
               rms_norm(Tensor::zeros({2, 5}), Tensor::zeros({5}, Dtype::kFloat64));
             }),
             "rms_norm: x is float32 but weight is float64");
+}
+
+struct Dtypes {
+  Dtype x, y;
+};
+
+TEST(RMSNorm, TheResultMayHaveAnotherDtype) {
+  constexpr auto kWide = Dtype::kFloat32, kNarrow = Dtype::kBFloat16;
+  for (const auto& [x_dtype, y_dtype] :
+       {Dtypes{kWide, kNarrow}, {kNarrow, kWide}, {kNarrow, kNarrow}}) {
+    for (const auto& shape : {Shape{1, 1}, Shape{3, 7}, Shape{70, 2, 33}, Shape{0, 4}}) {
+      const Tensor x = randn(shape, 1, x_dtype, true);
+      const Tensor weight = randn({shape[-1]}, 2, kWide, true), grad = randn(shape, 3, y_dtype);
+      const Tensor y = rms_norm(x, weight, 1e-6, 1, y_dtype);
+      y.backward(grad);
+      const auto want = run(to_dtype(x.detach(), kWide), weight, to_dtype(grad, kWide));
+      EXPECT_TRUE(bitwise_equal(y, to_dtype(want.y, y_dtype)));
+      EXPECT_TRUE(bitwise_equal(x.grad(), to_dtype(to_dtype(want.grad_x, x_dtype), kWide)));
+      EXPECT_TRUE(bitwise_equal(weight.grad(), want.grad_weight));
+    }
+  }
+}
+
+TEST(RMSNorm, RejectsDtypesThatDoNotGoTogether) {
+  constexpr auto kNarrow = Dtype::kBFloat16;
+  const auto message = [](Dtype x, Dtype weight, std::optional<Dtype> y = std::nullopt) {
+    return message_of<DtypeError>([&] {
+      rms_norm(Tensor::zeros({2, 5}, x), Tensor::zeros({5}, weight), 1e-6, 1, y);
+    });
+  };
+  EXPECT_EQ(message(kNarrow, kNarrow),
+            "rms_norm: weight must be float32 for x in bfloat16, got bfloat16; convert it with "
+            "ops::cast");
+  EXPECT_EQ(message(kNarrow, Dtype::kFloat64),
+            "rms_norm: weight must be float32 for x in bfloat16, got float64");
+  EXPECT_EQ(message(Dtype::kFloat32, kNarrow),
+            "rms_norm: x is float32 but weight is bfloat16; convert it with ops::cast");
+  EXPECT_EQ(message(Dtype::kInt64, Dtype::kInt64),
+            "rms_norm: x must be float32, float64 or bfloat16, got int64");
+  EXPECT_EQ(message(Dtype::kFloat64, Dtype::kFloat64, kNarrow),
+            "rms_norm: dtype must be float64 for x in float64, got bfloat16");
+  EXPECT_EQ(message(Dtype::kFloat32, Dtype::kFloat32, Dtype::kFloat64),
+            "rms_norm: dtype must be float32 or bfloat16 for x in float32, got float64");
+  EXPECT_EQ(message(kNarrow, Dtype::kFloat32, Dtype::kInt64),
+            "rms_norm: dtype must be float32 or bfloat16 for x in bfloat16, got int64");
 }
 
 TEST(RMSNorm, RejectsAnEpsThatIsNone) {

@@ -133,6 +133,11 @@ TEST(Rope, RejectsInputsThatDoNotFitAndNamesThem) {
               rope(Tensor::zeros({2, 1, 4}, Dtype::kFloat64), table);
             }),
             "rope: x is float64 but the table is float32 and float32");
+  EXPECT_EQ(message_of<DtypeError>([] {
+              rope(Tensor::zeros({2, 1, 4}, Dtype::kBFloat16),
+                   {.cos = Tensor::zeros({2, 2}), .sin = Tensor::zeros({2, 2}, Dtype::kFloat64)});
+            }),
+            "rope: sin must be float32 for x in bfloat16, got float64");
 }
 
 TEST(Rope, TheTableRejectsArgumentsThatDoNotFitAndNamesThem) {

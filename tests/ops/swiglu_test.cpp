@@ -182,7 +182,7 @@ TEST(SwiGLU, RejectsOtherShapesAndTypes) {
   EXPECT_EQ(message_of<DtypeError>([] {
               swiglu(Tensor::zeros({2, 4}, Dtype::kInt64));
             }),
-            "swiglu: gate_up must be float32 or float64, got int64");
+            "swiglu: gate_up must be float32, float64 or bfloat16, got int64");
   EXPECT_EQ(message_of<ShapeError>([] {
               swiglu(randn({2, 4}), randn({2, 1}));
             }),
@@ -191,6 +191,11 @@ TEST(SwiGLU, RejectsOtherShapesAndTypes) {
               swiglu(randn({2, 4}), Tensor::ones({2}));
             }),
             "swiglu: gate_up is float64 but weights is float32");
+  EXPECT_EQ(message_of<DtypeError>([] {
+              swiglu(Tensor::zeros({2, 4}, Dtype::kBFloat16), Tensor::ones({2}, Dtype::kBFloat16));
+            }),
+            "swiglu: weights must be float32 for gate_up in bfloat16, got bfloat16; convert it "
+            "with ops::cast");
 }
 
 }  // namespace

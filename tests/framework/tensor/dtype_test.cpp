@@ -94,7 +94,7 @@ TEST(Dtype, ArithmeticIsFloat32OrFloat64) {
   EXPECT_EQ(dispatch_floating(Dtype::kFloat64, []<class T>() { return sizeof(T); }), 8U);
   EXPECT_EQ(message_of<DtypeError>(
                 [] { dispatch_floating(Dtype::kBFloat16, []<class T>() { return sizeof(T); }); }),
-            "arithmetic needs float32 or float64, got bfloat16");
+            "arithmetic needs float32 or float64, got bfloat16; convert it with ops::cast");
 }
 
 }  // namespace
