@@ -144,7 +144,7 @@ class Function : public std::enable_shared_from_this<Function> {
   /// Whether tensor input i may be FRACTAL_NZ; apply() refuses it otherwise.
   virtual bool reads_nz(std::size_t /*i*/) const { return false; }
   /// Whether gradients of bfloat16 outputs may arrive in float32, as they have been added. For one
-  /// that only passes them on.
+  /// that only passes them on, or adds them in float32.
   virtual bool takes_wide_gradients() const { return false; }
   /// Whether backward runs an inner backward over what it recomputes. Such a Function is recorded
   /// even if no input requires a gradient, since it may reach leaves that are not its inputs.

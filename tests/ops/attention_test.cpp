@@ -166,12 +166,9 @@ TEST(Attention, Float32IsCloseToFloat64) {
 // |got - want| <= 2^-8 (|want| + sum of |terms|)
 void expect_rounded(const Tensor& got, const Tensor& want, const Tensor& terms) {
   const Tensor wide = to_dtype(got, Dtype::kFloat64);
-  for (std::int64_t i = 0; i < want.numel(); ++i) {
-    const auto at = static_cast<std::size_t>(i);
-    const double y = want.data<double>()[at];
-    ASSERT_LE(std::abs(wide.data<double>()[at] - y),
-              0x1p-8 * (std::abs(y) + terms.data<double>()[at]))
-        << i;
+  const auto y = wide.data<double>(), exact = want.data<double>(), size = terms.data<double>();
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    ASSERT_LE(std::abs(y[i] - exact[i]), 0x1p-8 * (std::abs(exact[i]) + size[i])) << i;
   }
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "framework/autograd/checkpoint.h"
 #include "framework/autograd/engine.h"
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"
@@ -56,7 +57,7 @@ TEST(BFloat16OnTheTape, TheGradientOfALeafIsFloat32AndNotRounded) {
   const Tensor x = leaf();
   for (int backward = 1; backward <= 2; ++backward) {
     TensorList roots, grads;
-    for (const double factor : {1.0, 0x1p-8, 0x1p-20}) {
+    for (const double factor : {1.0, 0x1p-8 + 0x1p-20}) {
       roots.push_back(weighed(x, factor, factor == 1 ? kNarrow : kWide));
       grads.push_back(filled(1, kNarrow));
     }
@@ -110,9 +111,13 @@ class PassOn final : public Function {
 };
 
 TEST(BFloat16OnTheTape, AFunctionThatTakesWideGradientsGetsThemUnrounded) {
-  const Tensor x = leaf();
-  weighed(apply<PassOn>(x), 1 + 0x1p-20, kWide).backward(filled(1, kNarrow));
-  EXPECT_TRUE(bitwise_equal(x.grad(), filled(1 + 0x1p-20, kWide)));
+  const auto pass_on = [](const TensorList& in) { return TensorList{apply<PassOn>(in[0])}; };
+  for (const bool recomputed : {false, true}) {
+    const Tensor x = leaf();
+    const Tensor y = recomputed ? checkpoint(pass_on, {x})[0] : pass_on({x})[0];
+    weighed(y, 1 + 0x1p-20, kWide).backward(filled(1, kNarrow));
+    EXPECT_TRUE(bitwise_equal(x.grad(), filled(1 + 0x1p-20, kWide))) << recomputed;
+  }
 }
 
 TEST(BFloat16OnTheTape, NamesGradientsOfAnotherDtype) {
