@@ -16,10 +16,8 @@
 
 #include <benchmark/benchmark.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -131,20 +129,14 @@ void slice_to_pairs(benchmark::State& state) {
   const Source* const source = from.data<Source>().data();
   Tensor copy = Tensor::empty(shape, Dtype::kBFloat16);
   Tensor packed = Tensor::empty(shape, Dtype::kBFloat16);
-  BFloat16 *const to = copy.mutable_data<BFloat16>().data(), *const out =
-                                                                 packed.mutable_data<BFloat16>()
-                                                                     .data();
+  BFloat16* const out = packed.mutable_data<BFloat16>().data();
   const auto slice = [&] {
     kernels::bf16::slice_rows_to_pairs(source, blocks.n, 0, rows, blocks, pairs, out);
     benchmark::ClobberMemory();
   };
   const auto bytes = sizeof(Source) * static_cast<std::size_t>(from.numel());
   const auto plain = [&] {
-    if constexpr (std::is_same_v<Source, BFloat16>) {
-      std::copy_n(source, from.numel(), to);
-    } else {
-      for (std::int64_t i = 0; i < from.numel(); ++i) to[i] = BFloat16(source[i]);
-    }
+    copy_(copy, from);
     benchmark::ClobberMemory();
   };
   slice();
