@@ -32,7 +32,7 @@ struct GatheredDtypes {
   Dtype compute = Dtype::kFloat32;
   friend bool operator==(const GatheredDtypes&, const GatheredDtypes&) = default;
 };
-/// Those of parameters of this dtype; `for_products`: products alone read them. DtypeError if
+/// The dtypes for parameters of this one; `for_products`: products alone read them. DtypeError if
 /// bfloat16 is to be computed with and parameters are not float32, and if dtypes contradict.
 GatheredDtypes gathered_dtypes(const MixedPrecisionPolicy& mixed, Dtype parameters,
                                bool for_products);

@@ -20,7 +20,7 @@ inline Tensor weight_operand(const Module& layer, const Tensor& weight, const Nz
   return dtype == weight.dtype() ? weight : ops::cast_to_nz(weight, blocks, transposed);
 }
 
-/// That of y = x W^T for a weight [out, in].
+/// The same for y = x W^T and a weight [out, in].
 inline Tensor weight_operand(const Module& layer, const Tensor& weight) {
   return weight_operand(layer, weight, {1, weight.dim(0), weight.dim(1)}, /*transposed=*/true);
 }
