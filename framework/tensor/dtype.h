@@ -25,8 +25,8 @@ struct BFloat16 {
   explicit BFloat16(float value) {
     const auto word = std::bit_cast<std::uint32_t>(value);
     const auto nan = 0U - static_cast<std::uint32_t>(value != value);  // <cmath> is large
-    const auto up = 0x7fffU + ((word >> 16) & 1U);
-    bits = static_cast<std::uint16_t>(((word + (up & ~nan)) | (0x400000U & nan)) >> 16);
+    const auto rounded = word + 0x7fffU + ((word >> 16) & 1U), quiet = word | 0x400000U;
+    bits = static_cast<std::uint16_t>(((rounded & ~nan) | (quiet & nan)) >> 16);
   }
   explicit operator float() const {
     return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
