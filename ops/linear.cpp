@@ -49,35 +49,37 @@ class Linear final : public Function {
   }
 
   TensorList backward(const TensorList& grads, InputMask needs) override {
-    const auto &x = edges()[0].shape, &weight = edges()[1].shape;
+    const Tensor grad_output = as_matrix(contiguous(grads[0]));
+    const Tensor x = needs[1] ? as_matrix(x_.unpack()) : Tensor();
+    const Tensor weight = needs[0] ? weight_.unpack() : Tensor();
     const auto dtype = edges()[1].dtype;
-    const Tensor grad_output = as_matrix(cast(contiguous(grads[0]), dtype));
+    const auto rows = grad_output.dim(0), most = gradient_rows_ == 0 ? rows : gradient_rows_;
     Tensor grad_x, grad_weight;
-    if (needs[0]) {
-      grad_x = Tensor::empty({grad_output.dim(0), weight[1]}, dtype);
-      multiply_rows(grad_output, stored_matrices(weight_.unpack(), 1, false)[0], grad_x);
-      grad_x = with_last_dim(grad_x, x);
-    }
-    if (needs[1]) {
-      grad_weight = weight_gradient_of(grad_output, as_matrix(cast(x_.unpack(), dtype)));
-    }
+    const auto multiply_into = [&](const Tensor& g, std::int64_t begin) {
+      Tensor part = Tensor::narrow(grad_x, 0, begin, g.dim(0));
+      multiply_rows(g, stored_matrices(weight, 1, false)[0], part);
+    };
+    // Rounded run by run, so that a narrow copy of the logits' gradient never exists as a whole.
+    const bool rounds = grad_output.dtype() != dtype;
+    if (needs[0]) grad_x = Tensor::empty({rows, edges()[1].shape[1]}, dtype);
+    if (needs[0] && !rounds) multiply_into(grad_output, 0);
+    if (needs[1]) grad_weight = Tensor::empty(edges()[1].shape, gradient_dtype(dtype));
+    std::int64_t begin = 0;
+    do {  // runs once even without rows, where the sums are zero
+      const auto count = std::min(most, rows - begin);
+      const Tensor g = cast(Tensor::narrow(grad_output, 0, begin, count), dtype);
+      if (needs[0] && rounds) multiply_into(g, begin);
+      if (needs[1]) {
+        multiply_columns(g, cast(Tensor::narrow(x, 0, begin, count), dtype), begin > 0,
+                         grad_weight);
+      }
+      begin += count;
+    } while (begin < rows);
+    if (needs[0]) grad_x = with_last_dim(grad_x, edges()[0].shape);
     return {grad_x, grad_weight};
   }
 
  private:
-  Tensor weight_gradient_of(const Tensor& grad_output, const Tensor& x) const {
-    const auto rows = x.dim(0), most = gradient_rows_ == 0 ? rows : gradient_rows_;
-    Tensor sum = Tensor::empty(edges()[1].shape, gradient_dtype(x.dtype()));
-    std::int64_t begin = 0;
-    do {  // runs once even without rows, where the sums are zero
-      const auto count = std::min(most, rows - begin);
-      multiply_columns(Tensor::narrow(grad_output, 0, begin, count),
-                       Tensor::narrow(x, 0, begin, count), begin > 0, sum);
-      begin += count;
-    } while (begin < rows);
-    return sum;
-  }
-
   std::int64_t gradient_rows_;
   Dtype dtype_;
   SavedTensor x_{*this}, weight_{*this};
