@@ -59,7 +59,7 @@ struct Bf16Products {
   using Element = BFloat16;
   using Problem = kernels::bf16::Problem;
 
-  static constexpr std::int64_t kPackOnceFromRows = kernels::bf16::kBlockRows + 1;
+  static constexpr std::int64_t kPackOnceFromRows = 2 * kernels::bf16::kBlockRows + 1;
   static constexpr std::int64_t kInPlaceRows = kernels::bf16::kBlockRows / 2;
   static constexpr std::int64_t kTaskColumns = kernels::bf16::kBlockColumns;
 

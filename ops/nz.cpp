@@ -100,7 +100,6 @@ Tensor nd_to_nz(const Tensor& a) {
 Tensor nz_to_nd(const Tensor& a) {
   check_operands("nz_to_nd", a);
   check<LayoutError>(a.layout() == Layout::kNZ, "nz_to_nd: needs FRACTAL_NZ, got row-major ND");
-  check_floating("nz_to_nd", a);
   Tensor out = Tensor::empty(a.shape(), a.dtype());
   const auto& blocks = a.nz_blocks();
   dispatch_reals(a.dtype(), [&]<class T>() {

@@ -146,7 +146,7 @@ StepResult train_step(models::CausalLM& model, fsdp::StepPlan& plan,
     models::CausalLM::ForwardOptions given;
     if (options.linear_cross_entropy) given.targets = batch.targets;
     if (options.step) given.dropout_ids = ids_of(turn, batch, plan.micro_batches(), options);
-    const auto output = forward(model, turn, batch, std::move(given));
+    auto output = forward(model, turn, batch, std::move(given));
     const auto share = [&] {
       const SpanGuard phase(SpanKind::kPhase, Lane::kCompute, "loss");
       models::RouterLossOptions losses{.per_layer = balance.layers == BalancedLayers::kEach,
@@ -157,6 +157,7 @@ StepResult train_step(models::CausalLM& model, fsdp::StepPlan& plan,
       }
       return models::causal_lm_loss(output, batch.targets, targets, coefficient, losses);
     }();
+    output.logits = Tensor();  // backward frees them when their gradient is there
     plan.backward(turn, share.objective);
     ce.push_back(share.ce_sum.item());
     loss.push_back(share.objective.item());

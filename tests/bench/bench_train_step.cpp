@@ -159,10 +159,11 @@ Measured run_rank(RankContext& context, const Options& options,
     context.group()->barrier()->wait();
     auto begin = Clock::now();
     optimizer.zero_grad();
-    const auto output = model(batch.tokens, batch.documents, forward);
+    auto output = model(batch.tokens, batch.documents, forward);
     const auto loss = models::causal_lm_loss(output, batch.targets, targets, 0);
     result.loss = loss.ce_sum.item() / static_cast<double>(batch.targets.numel());
     time.forward = seconds_since(begin);
+    output.logits = Tensor();  // as train_step does
     loss.objective.backward();
     time.backward = seconds_since(begin);
     optimizer.step();

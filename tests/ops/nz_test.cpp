@@ -5,6 +5,7 @@
 #include <set>
 #include <vector>
 
+#include "framework/runtime/cpu_kernels.h"
 #include "framework/runtime/rank_context.h"
 #include "ops/kernels/nz.h"
 #include "ops/views.h"
@@ -189,6 +190,50 @@ TEST(NzZeroPadding, LeavesTheElementsAlone) {
     EXPECT_EQ(std::ranges::count(out, 1.0), blocks.batch * blocks.k * blocks.n);
     const Tensor ones = nd_to_nz(Tensor::ones(shape_of(blocks), Dtype::kFloat64));
     EXPECT_TRUE(std::ranges::equal(out, ones.nz_data<double>()));
+  }
+}
+
+// Note [FRACTAL_NZ of bfloat16], for the pairs that each kind of kernels reads.
+TEST(Nz, OfBFloat16IsPairsForTheKernelsAndConvertsBackExactly) {
+  const auto before = RankContext::current().kernels();
+  for (const auto kernels : available_cpu_kernels()) {
+    RankContext::current().set_kernels(kernels);
+    for (const auto& blocks : kAwkward) {
+      const Tensor a = to_dtype(randn(shape_of(blocks), 1, Dtype::kFloat32), Dtype::kBFloat16);
+      const Tensor nz = nd_to_nz(a);
+      const auto pairs = nz.storage().nz_pairs();
+      EXPECT_FALSE(pairs.transposed);
+      EXPECT_EQ(pairs.order == PairOrder::kNeighbours, kernels == CpuKernels::kAmx);
+      EXPECT_TRUE(bitwise_equal(nz_to_nd(nz), a));
+      const auto stored = nz.nz_data<BFloat16>();
+      const auto size = nz_numel(blocks.k, blocks.n, Dtype::kBFloat16);
+      ASSERT_EQ(std::ssize(stored), blocks.batch * size);
+      std::vector<BFloat16> expected(stored.size());
+      std::size_t from = 0;
+      for (std::int64_t b = 0; b < blocks.batch; ++b) {
+        for (std::int64_t k = 0; k < blocks.k; ++k) {
+          for (std::int64_t n = 0; n < blocks.n; ++n) {
+            expected[static_cast<std::size_t>(b * size + nz_offset(k, n, blocks, pairs))] =
+                a.data<BFloat16>()[from++];
+          }
+        }
+      }
+      EXPECT_TRUE(std::ranges::equal(stored, expected));
+      EXPECT_TRUE(bitwise_equal(clone(nz), nz));
+      EXPECT_EQ(clone(nz).storage().nz_pairs(), pairs);
+    }
+  }
+  RankContext::current().set_kernels(before);
+}
+
+TEST(Nz, SlicesOfFloat32AreRoundedToBlocksOfBFloat16) {
+  const Tensor wide = randn({12, 40}, 1, Dtype::kFloat32);
+  const Tensor narrow = to_dtype(wide, Dtype::kBFloat16);
+  const Tensor expected = clone(Tensor::narrow(narrow, 0, 3, 8));
+  for (const auto& in : {wide, narrow}) {
+    Tensor out = Tensor::empty_nz({8, 40}, {2, 4, 40}, Dtype::kBFloat16);
+    slice_to_nz(in, 0, 3, 11, out);
+    EXPECT_TRUE(bitwise_equal(nz_to_nd(out), expected));
   }
 }
 

@@ -41,6 +41,7 @@ const std::map<std::string, std::string> kHelpers{
     {"broadcast_strides", "strides only"},
     {"can_expand", "shapes only: expand reports its error"},
     {"cast_hint", "the end of a message"},
+    {"cast_to_nz", "from float32 to bfloat16 alone: bf16_products_test.cpp"},
     {"check_arithmetic_dtype", "a check: the norms, rope and swiglu report its error"},
     {"check_blocks", "a check: the grouped products report its error"},
     {"check_choice_bias", "a check: choose_experts reports its error"},

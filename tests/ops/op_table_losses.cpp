@@ -120,7 +120,8 @@ OpEntry cross_entropy_op() {
 }
 
 OpEntry linear_cross_entropy_op() {
-  OpEntry entry{.op = "linear_cross_entropy"};
+  // Gradients of logits are rounded.
+  OpEntry entry{.op = "linear_cross_entropy", .dtypes = kReals, .bf16_gradient_tolerance = 0x1p-6};
   entry.run = [](const TensorList& in, const Json& args) {
     return TensorList{ops::linear_cross_entropy(in[0], in[1], in[2], cross_entropy_options(args))};
   };
@@ -140,7 +141,7 @@ OpEntry linear_cross_entropy_op() {
                          const Json& args = Json::object(), bool large = false) {
     return OpSample{.what = what,
                     .inputs = {{.shape = {tokens, hidden}, .saved = true},
-                               {.shape = {vocabulary, hidden}, .saved = true},
+                               {.shape = {vocabulary, hidden}, .saved = true, .nz = Nz::kRead},
                                {.shape = {tokens},
                                 .draw = Draw::kIndices,
                                 .bound = vocabulary,

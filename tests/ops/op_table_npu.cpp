@@ -20,7 +20,7 @@ void multiply(const Array& x, const std::function<double(std::int64_t, std::int6
 }
 
 OpEntry npu_gmm_op() {
-  OpEntry entry{.op = "npu_gmm", .parameters = "Tensor, Tensor, vector<int64>"};
+  OpEntry entry{.op = "npu_gmm", .parameters = "Tensor, Tensor, vector<int64>", .dtypes = kReals};
   entry.run = [](const TensorList& in, const Json& args) {
     return TensorList{ops::npu_gmm(in[0], in[1], integers_from(args["tokens_per_expert"]))};
   };

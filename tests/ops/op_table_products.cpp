@@ -103,7 +103,7 @@ OpEntry with_broadcasting(OpEntry entry) {
 }
 
 OpEntry linear_op() {
-  OpEntry entry{.op = "linear"};
+  OpEntry entry{.op = "linear", .dtypes = kReals};
   entry.run = [](const TensorList& in, const Json&) {
     return TensorList{ops::linear(in[0], in[1])};
   };
@@ -124,7 +124,8 @@ OpEntry linear_op() {
   const auto sample = [](const std::string& what, const Shape& x, std::int64_t out,
                          bool large = false) {
     return OpSample{.what = what,
-                    .inputs = {{.shape = x, .saved = true}, {.shape = {out, x[-1]}, .saved = true}},
+                    .inputs = {{.shape = x, .saved = true},
+                               {.shape = {out, x[-1]}, .saved = true, .nz = Nz::kRead}},
                     .differences = large ? Differences::kOneDirection : Differences::kEveryElement};
   };
   entry.samples = {sample("a matrix", {3, 5}, 4),
@@ -153,7 +154,9 @@ OpEntry linear_op() {
 }
 
 OpEntry grouped_matmul_op() {
-  OpEntry entry{.op = "grouped_matmul", .parameters = "Tensor, Tensor, vector<int64>, bool"};
+  OpEntry entry{.op = "grouped_matmul",
+                .parameters = "Tensor, Tensor, vector<int64>, bool",
+                .dtypes = kReals};
   entry.run = [](const TensorList& in, const Json& args) {
     return TensorList{ops::grouped_matmul(in[0], in[1], integers_from(args["offsets"]),
                                           args["transpose_weight"])};
