@@ -23,9 +23,9 @@ BUDGETS = {
     "framework/io": (4516, "safetensors, checkpoints, strict JSON, printing"),
     # 522 more for sums by halving: the rule (149), sums that wait (119), embeddings (70), and what each kernel adds.
     # 187 for NEON and what transposes take from a vector, which every kind of CPU now has. 1085 for products of
-    # bfloat16: four kernels (460), a fifth for arm64 (190), packing (130), blocks (220), what they need of vectors. 313 more
-    # for their packed forms: blocks from a wire or shards and back (221), from the transpose, once for all rows.
-    "ops": (15897, "each op with its backward; kernels for two vector widths, AVX and NEON"),
+    # bfloat16: four kernels (460), a fifth for arm64 (190), packing (130), blocks (220), what they need of vectors. 349 more
+    # for their packed forms: blocks from a wire or shards and back (221), from the transpose, once for all rows, rounded.
+    "ops": (15933, "each op with its backward; kernels for two vector widths, AVX and NEON"),
     # 19 more for the quantiles of a cut normal distribution, whose ends are computed once.
     "nn": (4157, "module, layers, mixture of experts"),
     "optim": (3306, "optimizers, schedules, clipping"),
