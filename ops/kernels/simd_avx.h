@@ -28,7 +28,12 @@ struct Vec<float, 32> {
     return {v};
   }
   static Vec load_lower(const float* p) {
-    return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(_mm256_loadu_ps(p)), 16))};
+    alignas(32) static constexpr std::int8_t kLower[32] = {
+        -1, -1, 0, 1, -1, -1, 4, 5, -1, -1, 8, 9, -1, -1, 12, 13,
+        -1, -1, 0, 1, -1, -1, 4, 5, -1, -1, 8, 9, -1, -1, 12, 13};
+    auto v = _mm256_loadu_ps(p);
+    asm("vpshufb %1, %0, %0" : "+x"(v) : "m"(kLower));  // a shift would take a port of FMA
+    return {v};
   }
   void store(float* p) const { _mm256_storeu_ps(p, v); }
   void stream(float* p) const { _mm256_stream_ps(p, v); }
@@ -106,6 +111,17 @@ struct Vec<float, 64> {
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16))};
   }
   void store(float* p) const { _mm512_storeu_ps(p, v); }
+  /// As bfloat16, rounded as BFloat16(float) does.
+  void store_rounded(std::uint16_t* p) const {
+    const auto word = _mm512_castps_si512(v);
+    const auto last_bit = _mm512_and_si512(_mm512_srli_epi32(word, 16), _mm512_set1_epi32(1));
+    const auto larger =
+        _mm512_add_epi32(word, _mm512_add_epi32(last_bit, _mm512_set1_epi32(0x7fff)));
+    const auto is_nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+    const auto rounded = _mm512_mask_or_epi32(larger, is_nan, word, _mm512_set1_epi32(0x400000));
+    const auto halves = _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), halves);
+  }
   friend Vec operator+(Vec a, Vec b) { return {_mm512_add_ps(a.v, b.v)}; }
 };
 

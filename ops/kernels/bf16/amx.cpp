@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/kernels/bf16/kernels.h"
 #include "ops/kernels/bf16/pack.h"
+#include "ops/kernels/bf16/tile_loops.h"
 
 // g++'s name, and that of clang 14.
 #if defined(__AMX_BF16__) || defined(__AMXBF16__)
@@ -95,6 +96,7 @@ constexpr Loops make_loops() {
     loops.tiles[rows][1] = rows > kPanel ? &multiply<true, 1> : &multiply<false, 1>;
     loops.tiles[rows][2] = rows > kPanel ? &multiply<true, 2> : &multiply<false, 2>;
   }
+  loops.round = &tile_loops::round_sums<Vec<float, 64>>;
   loops.begin = &begin;
   loops.end = &end;
   return loops;

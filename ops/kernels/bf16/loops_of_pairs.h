@@ -41,6 +41,7 @@ constexpr Loops make_loops() {
   loops.left_unit_bytes = kWords * Pair::kLeftWordBytes;
   loops.left_row_bytes = 4;
   loops.pack_left = &Pair::pack_left;
+  if constexpr (Pair::kLanes == kPanel) loops.round = &round_sums<typename Pair::Sum>;
   loops.most_rows = 6;
   add_rows<Pair, Tiles>(loops);
   return loops;

@@ -232,8 +232,9 @@ void multiply_block(const Problem& problem, std::int64_t i0, std::int64_t rows, 
         }
       },
       [&](int level) { sums.join(level); });
+  const auto round = loops.round != nullptr ? loops.round : &round_row;
   for (std::int64_t i = 0; rounds && i < rows; ++i) {
-    round_row(c + i * c_stride, problem.rounded_c + (i0 + i) * problem.c_stride + j0, columns);
+    round(c + i * c_stride, problem.rounded_c + (i0 + i) * problem.c_stride + j0, columns);
   }
 }
 

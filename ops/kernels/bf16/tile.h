@@ -52,6 +52,9 @@ struct Loops {
   /// The number of panels of B at a time that suits `rows` rows, and the tile for those or fewer.
   std::int64_t panels[kMostRows + 1];
   Tile tiles[kMostRows + 1][kMostPanels + 1];
+  /// Rounds n sums, after which as many floats may be read as fill up a panel. Null: as plain code
+  /// does.
+  void (*round)(const float* from, BFloat16* to, std::int64_t n);
   /// What the thread does before its first tile and after its last.
   void (*begin)();
   void (*end)();

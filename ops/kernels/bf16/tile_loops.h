@@ -28,6 +28,19 @@ void pack_widened(const Lanes& from, std::int64_t steps, std::int64_t lanes, std
   }
 }
 
+/// Loops::round.
+template <class V>
+void round_sums(const float* from, BFloat16* to, std::int64_t n) {
+  static_assert(V::kLanes == kPanel);
+  std::uint16_t halves[kPanel];
+  for (; n >= kPanel; n -= kPanel, from += kPanel, to += kPanel) {
+    V::load(from).store_rounded(&to->bits);
+  }
+  if (n == 0) return;
+  V::load(from).store_rounded(halves);
+  for (std::int64_t i = 0; i < n; ++i) to[i].bits = halves[i];
+}
+
 /// Two steps of a chain by FMA: A is widened when it is packed, B here.
 template <class V>
 struct FmaPair {

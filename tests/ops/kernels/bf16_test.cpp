@@ -417,6 +417,29 @@ TEST(Bf16Product, FlushesWhatIsTooSmallAfterRounding) {
   }
 }
 
+TEST(Bf16Product, RoundsSumsAsBFloat16Does) {
+  std::vector<float> sums;
+  for (std::uint32_t upper = 0; upper < 0x10000U; upper += 37) {
+    for (const std::uint32_t lower : {0U, 1U, 0x7fffU, 0x8000U, 0x8001U, 0xffffU}) {
+      sums.push_back(std::bit_cast<float>(upper << 16 | lower));
+    }
+  }
+  const auto n = std::ssize(sums);
+  sums.resize(static_cast<std::size_t>(round_up(n, kPanel)));
+  for (const auto kernels : available_cpu_kernels()) {
+    const auto round = loops_of(kernels).round;
+    if (round == nullptr) continue;
+    for (const auto count : {n, n - 5, std::int64_t{16}, std::int64_t{3}, std::int64_t{0}}) {
+      std::vector<BFloat16> rounded(sums.size(), BFloat16(77));
+      round(sums.data(), rounded.data(), count);
+      for (std::int64_t i = 0; i < std::ssize(rounded); ++i) {
+        ASSERT_EQ(at(rounded, i), i < count ? BFloat16(at(sums, i)) : BFloat16(77))
+            << kernels << ": " << at(sums, i);
+      }
+    }
+  }
+}
+
 TEST(Bf16Product, LeavesDenormalsToOthers) {
   const Product product({.m = 3, .n = 17, .k = 40}, 0);
   for (const auto kernels : available_cpu_kernels()) {
