@@ -107,6 +107,16 @@ assert losses("--seed", 2) != base
 assert losses("--wire-dtype", "bf16", "--reduce-dtype", "bf16") != base
 narrow = losses("--wire-dtype", "bf16", "--reduce-dtype", "bf16", "--world-size", 1)
 assert losses("--wire-dtype", "bf16", "--reduce-dtype", "bf16", "--world-size", 4) == narrow
+# Products in bfloat16: other bits, the same on all ranks and whatever travels (bf16_runs_test.py has more).
+computed = losses("--dtype", "bf16")
+assert computed != base and all(abs(a - b) < 0.01 * b for (a, _), (b, _) in zip(computed, base)), computed
+header = json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])["run"]
+assert header["kernels"] == fastest, header
+for arguments in [["--wire-dtype", "fp32"], ["--world-size", 1], ["--layout", "nd"], ["--expert-weights", "hf"],
+                  ["--linear-only-shard", 1], ["--reshard", "false"], ["--expert-parallel", 2]][4 * brief:]:
+    assert losses("--dtype", "bf16", *arguments) == computed, arguments
+_, err = run("train", *SHORT, "--dtype", "bf16", "--wire-dtype", "fp64", exit_code=2)
+assert err.endswith("--wire-dtype: must be bf16 or what the parameters are, fp32, got fp64\n"), err
 assert losses("--schedule", "wsd") != base and losses("--schedule", "constant") != base
 assert abs(losses("--dtype", "fp64")[0][0] - base[0][0]) < 1e-5
 
