@@ -390,7 +390,7 @@ std::string describe(const TrainConfig& config) {
   line("parameters (active)", std::to_string(models::parameter_count(model)) + " (" +
                                   std::to_string(models::active_parameter_count(model)) + ")");
   line("compute threads", config.parallel.world_size * config.parallel.threads_per_rank);
-  line("kernels", config.parallel.kernels.value_or(fastest_cpu_kernels()));
+  if (!config.parallel.kernels) line("kernels", fastest_cpu_kernels());  // else with the options
   line(config.data.pack ? "tokens per step (at most)" : "tokens per step",
        config.tokens_per_step());
   auto whole = config.resolved();
