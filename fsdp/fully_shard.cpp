@@ -250,11 +250,27 @@ void add_parameters_of(nn::Module& module, const Policy& policy, Grouping& group
   }
 }
 
+// The policy for modules that may have been told to compute in bfloat16 before.
+Policy with_compute_dtype(Policy policy, const std::vector<nn::Module*>& modules) {
+  const auto computes = [](const nn::Module* module) {
+    return module->compute_dtype().has_value();
+  };
+  if (std::ranges::none_of(modules, computes)) return policy;
+  auto& param_dtype = policy.mixed_precision.param_dtype;
+  check<DtypeError>(param_dtype.value_or(Dtype::kBFloat16) == Dtype::kBFloat16,
+                    "fully_shard: param_dtype must be bfloat16 for a module that computes in it "
+                    "(compute_in), got ",
+                    param_dtype.value_or(Dtype::kBFloat16));
+  param_dtype = Dtype::kBFloat16;
+  return policy;
+}
+
 }  // namespace
 
 State& fully_shard(const std::vector<nn::Module*>& modules, const DeviceMesh& mesh,
-                   const Policy& policy) {
+                   const Policy& given) {
   check_modules(modules);
+  const Policy policy = with_compute_dtype(given, modules);
   check_dtypes(policy.mixed_precision);
   check<ValueError>(policy.forward_prefetch >= 0,
                     "fully_shard: forward_prefetch must not be negative, got ",

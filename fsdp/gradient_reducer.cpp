@@ -121,7 +121,7 @@ GradientReducer::GradientReducer(std::vector<ShardedParam>& params, GroupRanks r
 GradientReducer::~GradientReducer() = default;
 
 Dtype GradientReducer::dtype() const {
-  return reduce_dtype_.value_or(gradient_dtype(params_.front().unsharded.dtype()));
+  return reduce_dtype_.value_or(arithmetic_dtype(params_.front().unsharded.dtype()));
 }
 
 void GradientReducer::drop_cleared() {
@@ -240,10 +240,10 @@ void GradientReducer::start(bool all_reduce, bool zero_fill, const std::string& 
   finish();
   drop_cleared();
   if (const auto* const param = with_summed_sources()) {
-    check<DtypeError>(size_of(dtype()) <= size_of(gradient_dtype(param->unsharded.dtype())),
+    check<DtypeError>(size_of(dtype()) <= size_of(arithmetic_dtype(param->unsharded.dtype())),
                       "fully_shard: the gradient of '", param->name,
                       "' is already a sum over the ranks that share the experts, rounded to ",
-                      gradient_dtype(param->unsharded.dtype()),
+                      arithmetic_dtype(param->unsharded.dtype()),
                       ", so reduce_dtype must not be wider, got ", dtype());
   }
   auto gradients = take_gradients();

@@ -69,7 +69,7 @@ void Router::warn_of_no_gradient() const {
 
 Router::Output Router::forward(const Tensor& x, const Tensor& replay_indices) {  // [T, H]
   warn_of_no_gradient();
-  const Tensor logits = ops::linear(x, weight_, 0, gradient_dtype(x.dtype()));  // [T, E]
+  const Tensor logits = ops::linear(x, weight_, 0, arithmetic_dtype(x.dtype()));  // [T, E]
   const auto& stored = e_score_correction_bias_;
   const Tensor bias = stored.defined() ? to_dtype(stored, logits.dtype()) : Tensor();  // [E]
   auto [weights, indices] = choose(logits, config_, bias, replay_indices);  // [T, K] each

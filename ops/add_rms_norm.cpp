@@ -83,7 +83,7 @@ void check_dtypes(const Tensor& x, const Tensor& residual, const Tensor& weight)
   const auto& stream = x.dtype() == Dtype::kBFloat16 ? residual : x;
   const auto& branch = x.dtype() == Dtype::kBFloat16 ? x : residual;
   check<DtypeError>(
-      gradient_dtype(branch.dtype()) == stream.dtype() && weight.dtype() == stream.dtype(), kOp,
+      arithmetic_dtype(branch.dtype()) == stream.dtype() && weight.dtype() == stream.dtype(), kOp,
       ": x is ", x.dtype(), " but residual is ", residual.dtype(), " and weight ", weight.dtype(),
       cast_hint(branch.dtype(), weight.dtype()));
 }

@@ -81,7 +81,7 @@ class Binary final : public Function {
     const Tensor grad = contiguous(grads[0]);
     // What is summed is not rounded before.
     const auto to_sum = [&](const Shape& shape) {
-      return grad.shape() == shape ? grad : cast(grad, gradient_dtype(grad.dtype()));
+      return grad.shape() == shape ? grad : cast(grad, arithmetic_dtype(grad.dtype()));
     };
     Tensor grad_a, grad_b;
     if (needs[0]) grad_a = sum_to_shape(wide_grad_a(to_sum(a_shape_)), a_shape_);
@@ -150,8 +150,9 @@ class Binary final : public Function {
 };
 
 void check_dtypes(BinaryOp op, const Tensor& a, const Tensor& b) {
-  const bool agree = op == BinaryOp::kAdd ? gradient_dtype(a.dtype()) == gradient_dtype(b.dtype())
-                                          : a.dtype() == b.dtype();
+  const bool agree = op == BinaryOp::kAdd
+                         ? arithmetic_dtype(a.dtype()) == arithmetic_dtype(b.dtype())
+                         : a.dtype() == b.dtype();
   if (kernels::takes_bfloat16(op)) {
     check_reals(name_of(op), a);
   } else if (agree || a.dtype() != Dtype::kBFloat16) {

@@ -52,7 +52,7 @@ class Cast final : public Function {
 
   // In float32 for a bfloat16 input: the engine rounds the whole sum.
   TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
-    const auto dtype = gradient_dtype(dtype_);
+    const auto dtype = arithmetic_dtype(dtype_);
     return {grads[0].dtype() == dtype ? grads[0] : to_dtype(grads[0], dtype)};
   }
 

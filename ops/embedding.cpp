@@ -38,7 +38,7 @@ class Embedding final : public Function {
 
   TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
     const Tensor grad = contiguous(grads[0]), ids = ids_.unpack();
-    Tensor grad_weight = Tensor::zeros(weight_shape_, gradient_dtype(grad.dtype()));
+    Tensor grad_weight = Tensor::zeros(weight_shape_, arithmetic_dtype(grad.dtype()));
     const auto values = ids.data<std::int64_t>();
     std::vector<std::int64_t> by_id(values.size());
     std::iota(by_id.begin(), by_id.end(), 0);

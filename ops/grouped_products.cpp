@@ -383,7 +383,7 @@ Tensor multiply_column_groups(const Tensor& x, const Tensor& y,
   for (std::size_t e = 0; e + 1 < offsets.size(); ++e) {
     groups.push_back({offsets[e], offsets[e + 1] - offsets[e]});
   }
-  Tensor w = Tensor::empty(shape, gradient_dtype(x.dtype()));
+  Tensor w = Tensor::empty(shape, arithmetic_dtype(x.dtype()));
   column_groups_into(x, y, groups, false, w);
   return w;
 }
@@ -399,7 +399,7 @@ Tensor weight_gradient(const Function& function, std::size_t i, const Tensor& x,
   for (std::int64_t s = 0; s < groups.sources(); ++s) {
     Tensor term = [&] {
       const MemoryTagGuard tag(MemoryTag::kGradients);
-      return Tensor::empty(shape, gradient_dtype(x.dtype()));
+      return Tensor::empty(shape, arithmetic_dtype(x.dtype()));
     }();
     const auto begin = static_cast<std::size_t>(s) * experts;
     column_groups_into(x, y, std::span(runs).subspan(begin, experts), false, term);

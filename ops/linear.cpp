@@ -63,7 +63,7 @@ class Linear final : public Function {
     const bool rounds = grad_output.dtype() != dtype;
     if (needs[0]) grad_x = Tensor::empty({rows, edges()[1].shape[1]}, dtype);
     if (needs[0] && !rounds) multiply_into(grad_output, 0);
-    if (needs[1]) grad_weight = Tensor::empty(edges()[1].shape, gradient_dtype(dtype));
+    if (needs[1]) grad_weight = Tensor::empty(edges()[1].shape, arithmetic_dtype(dtype));
     std::int64_t begin = 0;
     do {  // runs once even without rows, where the sums are zero
       const auto count = std::min(most, rows - begin);

@@ -38,7 +38,7 @@ class LinearCrossEntropy final : public Function {
     x_ = x;
     weight_ = weight;
     targets_ = targets;
-    const auto dtype = gradient_dtype(x.dtype());  // of the logits
+    const auto dtype = arithmetic_dtype(x.dtype());  // of the logits
     Tensor logsumexp = Tensor::empty({x.dim(0)}, dtype);
     Tensor nll = empty_like(logsumexp);
     double total = 0;
@@ -63,7 +63,7 @@ class LinearCrossEntropy final : public Function {
     Tensor grad_x = needs[0] ? Tensor::empty(x.shape(), x.dtype()) : Tensor();
     Tensor grad_weight;
     if (needs[1]) {
-      const auto dtype = gradient_dtype(weight.dtype());
+      const auto dtype = arithmetic_dtype(weight.dtype());
       grad_weight = x.dim(0) == 0 ? Tensor::zeros(weight.shape(), dtype)
                                   : Tensor::empty(weight.shape(), dtype);
     }
@@ -108,7 +108,7 @@ class LinearCrossEntropy final : public Function {
   static void for_pieces(const Tensor& x, const Tensor& weight, const Body& body) {
     const auto tokens = x.dim(0), vocabulary = weight.dim(0);
     const auto by_columns = stored_matrices(weight, 1, true)[0];
-    Tensor buffer = Tensor::empty({most_rows(x), vocabulary}, gradient_dtype(x.dtype()));
+    Tensor buffer = Tensor::empty({most_rows(x), vocabulary}, arithmetic_dtype(x.dtype()));
     for (std::int64_t begin = 0; begin < tokens; begin += kLinearCrossEntropyRows) {
       const auto count = std::min(kLinearCrossEntropyRows, tokens - begin);
       const Tensor rows = rows_of(x, begin, count);

@@ -73,8 +73,8 @@ void check_rms_norm_weight(std::string_view op, const Tensor& x, const Tensor& w
 }
 
 void check_norm_dtype(std::string_view op, std::string_view name, Dtype rows, Dtype result) {
-  const bool narrows = gradient_dtype(rows) == Dtype::kFloat32;
-  check<DtypeError>(result == rows || (narrows && gradient_dtype(result) == Dtype::kFloat32), op,
+  const bool narrows = arithmetic_dtype(rows) == Dtype::kFloat32;
+  check<DtypeError>(result == rows || (narrows && arithmetic_dtype(result) == Dtype::kFloat32), op,
                     ": dtype must be ", narrows ? "float32 or bfloat16" : to_string(rows), " for ",
                     name, " in ", rows, ", got ", result);
 }

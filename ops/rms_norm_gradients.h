@@ -21,7 +21,7 @@ struct RMSNormGradients {
     tokens = heads == 0 ? 0 : like_x.numel() / d / heads;
     if (needs_x) x = Tensor::empty(like_x.shape(), like_x.dtype());
     if (!needs_weight) return;
-    weight = Tensor::empty({d}, gradient_dtype(like_x.dtype()));
+    weight = Tensor::empty({d}, arithmetic_dtype(like_x.dtype()));
     partial = Tensor::empty({heads, kernels::count_parts(tokens), d}, weight.dtype());
   }
 };

@@ -30,7 +30,7 @@ Start start_of(const TensorList& roots, const TensorList& grads) {
       check<ShapeError>(root.numel() == 1,
                         "backward: a gradient is needed for a root of more than one element, got ",
                         root.shape());
-      grad = Tensor::ones(root.shape(), gradient_dtype(root.dtype()));
+      grad = Tensor::ones(root.shape(), arithmetic_dtype(root.dtype()));
     }
     check_gradient(grad, root.shape(), root.dtype(), "backward: gradient of root ", i);
     Edge edge;

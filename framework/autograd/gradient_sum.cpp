@@ -66,7 +66,7 @@ void GradientSum::push_uses(std::vector<TensorList> terms) {
 
 // The term becomes the tree's own, because sums are formed in place.
 Tensor GradientSum::as_term(std::size_t i, Tensor gradient) const {
-  const auto dtype = node_dtype_.value_or(gradient_dtype(parameters_[i].dtype()));
+  const auto dtype = node_dtype_.value_or(arithmetic_dtype(parameters_[i].dtype()));
   if (!gradient.defined()) return gradient;
   if (gradient.dtype() != dtype) return to_dtype(gradient, dtype);
   if (!owns_its_bytes(gradient)) return clone(gradient);
@@ -161,7 +161,7 @@ bool GradientSum::untouched() const {
 
 // What grad() shows, as terms in whose memory the next sums may be formed.
 TensorList GradientSum::shown_terms(std::size_t i) const {
-  const auto dtype = node_dtype_.value_or(gradient_dtype(parameters_[i].dtype()));
+  const auto dtype = node_dtype_.value_or(arithmetic_dtype(parameters_[i].dtype()));
   TensorList uses = take_grad_of_uses(parameters_[i]);
   for (auto& use : uses) {
     if (use.defined() && use.dtype() != dtype) use = to_dtype(use, dtype);

@@ -221,7 +221,7 @@ std::vector<LiveBytes> live_bytes_profile(const Tensor& root) {
     for (const auto& edge : function->edges()) {
       if (edge.function) arrive(*edge.function, edge.output_index);
       if (edge.leaf.defined() && reached_leaves.insert(edge.leaf.impl().get()).second) {
-        now.leaf_gradients += bytes_of(edge.shape, gradient_dtype(edge.dtype));
+        now.leaf_gradients += bytes_of(edge.shape, arithmetic_dtype(edge.dtype));
       }
     }
     record(*function, true);

@@ -122,7 +122,7 @@ std::vector<TensorList> GradientArrivals::complete(const Tensor& leaf) {
     for (auto& sum : micro_batches) {
       if (!sum.defined()) continue;
       sum = leaf.impl()->leaf_state().hooks.replace(std::move(sum));
-      check_gradient(sum, leaf.shape(), gradient_dtype(leaf.dtype()),
+      check_gradient(sum, leaf.shape(), arithmetic_dtype(leaf.dtype()),
                      "backward: a hook's gradient of leaf '", leaf.storage().name(), "'");
     }
   }

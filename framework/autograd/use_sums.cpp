@@ -57,7 +57,7 @@ bool ShownGradient::is_still(const Tensor& grad) const {
 
 void set_grad_of_uses(const Tensor& leaf, TensorList uses) {
   const MemoryTagGuard tag(MemoryTag::kGradients);
-  const auto in_its_dtype = [dtype = gradient_dtype(leaf.dtype())](const Tensor& tensor) {
+  const auto in_its_dtype = [dtype = arithmetic_dtype(leaf.dtype())](const Tensor& tensor) {
     return tensor.defined() && tensor.dtype() != dtype ? to_dtype(tensor, dtype) : tensor;
   };
   Tensor sum = sum_of_uses(uses);

@@ -109,9 +109,10 @@ constexpr bool is_floating(Dtype dtype) {
 /// True for these and bfloat16.
 constexpr bool holds_reals(Dtype dtype) { return is_floating(dtype) || dtype == Dtype::kBFloat16; }
 
-/// The dtype of the gradient of a leaf: float32 for bfloat16.
-constexpr Dtype gradient_dtype(Dtype leaf) {
-  return leaf == Dtype::kBFloat16 ? Dtype::kFloat32 : leaf;
+/// What elements of this dtype are computed in, and what the gradient of a leaf is: float32 for
+/// bfloat16, else the same.
+constexpr Dtype arithmetic_dtype(Dtype dtype) {
+  return dtype == Dtype::kBFloat16 ? Dtype::kFloat32 : dtype;
 }
 
 /// How the refusal of a dtype ends: for bfloat16, with what to call.

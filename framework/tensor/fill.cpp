@@ -249,7 +249,7 @@ void convert_(Tensor& leaf, Dtype dtype) {
   Tensor grad = leaf.grad();
   if (grad.defined()) {
     const MemoryTagGuard tag(grad.storage().tag());
-    grad = to_dtype(grad, gradient_dtype(dtype));
+    grad = to_dtype(grad, arithmetic_dtype(dtype));
   }
   converted.storage().set_name(leaf.storage().name());
   leaf.storage().bump_version();

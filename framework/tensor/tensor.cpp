@@ -302,7 +302,7 @@ void Tensor::set_grad(Tensor grad) const {
   if (grad.defined()) {
     check<ShapeError>(grad.shape() == impl.shape, "set_grad: gradient must be ", impl.shape,
                       " as its tensor, got ", grad.shape());
-    const auto dtype = gradient_dtype(impl.dtype);
+    const auto dtype = arithmetic_dtype(impl.dtype);
     check<DtypeError>(grad.dtype() == dtype, "set_grad: gradient must be ", dtype,
                       dtype == impl.dtype ? " as its tensor, got " : " for a bfloat16 tensor, got ",
                       grad.dtype());

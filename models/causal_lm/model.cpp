@@ -115,7 +115,7 @@ CausalLM::Output CausalLM::forward(const Tensor& tokens,
   if (!options.targets.defined()) {
     const auto project = [](nn::Linear& head, const Tensor& x) {
       return ops::linear(nn::operand(head, x), nn::weight_operand(head, head.weight()),
-                         ops::kLinearCrossEntropyRows, gradient_dtype(head.weight().dtype()));
+                         ops::kLinearCrossEntropyRows, arithmetic_dtype(head.weight().dtype()));
     };
     output.logits = lm_head_->call_method(project, normed);  // [T, V]
     return output;

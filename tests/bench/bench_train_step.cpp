@@ -229,8 +229,8 @@ void sum_over_ranks(ProcessGroup& group, Measured& own) {
 
 int run(const Options& options) {
   auto preset = training::resized(training::speed_preset(options.preset), options.sizes);
-  preset.config.dtype = gradient_dtype(options.dtype);  // of the parameters
-  Measured measured;  // on rank 0
+  preset.config.dtype = arithmetic_dtype(options.dtype);  // of the parameters
+  Measured measured;                                      // on rank 0
   LaunchOptions launch_options;
   launch_options.threads_per_rank = options.threads;
   launch_options.kernels = options.kernels;
@@ -298,14 +298,15 @@ int run(const Options& options) {
 
   std::cout << std::fixed << std::setprecision(1) << options.preset << " (" << preset.sequences
             << " x " << preset.length << " tokens, " << preset.config.num_experts << " experts), "
-            << options.ranks << " ranks x " << options.threads
-            << " threads, " << options.dtype << " by " << measured.kernels << ": " << tokens / time.total() << " tokens/s, MFU " << 100 * mfu << " % of "
-            << peak / 1e9 << " GFLOP/s, loss " << std::setprecision(4) << loss
-            << std::setprecision(1) << "\nstep " << 1e3 * time.total() << " ms (fastest "
+            << options.ranks << " ranks x " << options.threads << " threads, " << options.dtype
+            << " by " << measured.kernels << ": " << tokens / time.total() << " tokens/s, MFU "
+            << 100 * mfu << " % of " << peak / 1e9 << " GFLOP/s, loss " << std::setprecision(4)
+            << loss << std::setprecision(1) << "\nstep " << 1e3 * time.total() << " ms (fastest "
             << 1e3 * steps.front().total() << "): forward " << 1e3 * time.forward << ", backward "
             << 1e3 * time.backward << ", optimizer " << 1e3 * time.optimizer << "; peak "
             << static_cast<double>(peak_bytes) / 1048576 << " MiB, of activations "
-            << static_cast<double>(measured.activation_bytes) / 1048576 << " MiB\na step: " << per_step(requests.page_faults) << " page faults, "
+            << static_cast<double>(measured.activation_bytes) / 1048576
+            << " MiB\na step: " << per_step(requests.page_faults) << " page faults, "
             << per_step(arena_blocks) << " arena blocks from the system, "
             << per_step(requests.new_calls) << " calls of operator new for "
             << per_step(requests.new_bytes) / 1024 << " KiB, " << per_step(requests.cpu_us) / 1e3

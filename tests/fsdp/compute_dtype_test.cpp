@@ -160,6 +160,27 @@ TEST(ComputeDtype, WeightsOfProductsAloneAreGatheredInBFloat16) {
   });
 }
 
+// What compute_in() has said before counts.
+TEST(ComputeDtype, FullyShardGathersInBFloat16WhatComputesInIt) {
+  launch(1, [](RankContext& rank) {
+    const auto config = test::sharded_toy_config();
+    const auto mesh = DeviceMesh::flat(rank.group());
+    const auto batch = test::toy_batches(0, 1, config.vocab_size)[0];
+    models::CausalLM told(config, 3), asked(config, 3);
+    told.compute_in(kBf16);
+    training::shard_model(told, mesh, {});
+    training::shard_model(asked, mesh, {.mixed_precision = {.param_dtype = kBf16}});
+    EXPECT_EQ(objective_of(told, batch).item(), objective_of(asked, batch).item());
+    models::CausalLM other(config, 3);
+    other.compute_in(kBf16);
+    EXPECT_EQ(test::message_of<DtypeError>([&] {
+                fully_shard(other, mesh, {.mixed_precision = {.param_dtype = Dtype::kFloat32}});
+              }),
+              "fully_shard: param_dtype must be bfloat16 for a module that computes in it "
+              "(compute_in), got float32");
+  });
+}
+
 TEST(ComputeDtype, RefusesWhatContradicts) {
   launch(1, [](RankContext& rank) {
     const auto message = [&](const fsdp::MixedPrecisionPolicy& mixed, Dtype dtype) {

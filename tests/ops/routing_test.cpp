@@ -322,12 +322,12 @@ void expect_moved_and_summed() {
       const Tensor sums = summed<T>(rows, plan);
       const auto unpermuted = unpermute(rows, plan, x), permuted = permute(x, plan, rows);
       EXPECT_TRUE(bitwise_equal(unpermuted.y, sums)) << hidden << ' ' << k;
-      EXPECT_TRUE(bitwise_equal(permuted.grad, to_dtype(sums, gradient_dtype(kDtype))));
+      EXPECT_TRUE(bitwise_equal(permuted.grad, to_dtype(sums, arithmetic_dtype(kDtype))));
       Integers token_of_row;
       for (const auto slot : values_of(plan.slot_of_row)) token_of_row.push_back(slot / k);
       const Tensor moved = index_select(x, 0, indices_of(token_of_row, {23 * k}));
       EXPECT_TRUE(bitwise_equal(permuted.y, moved));
-      EXPECT_TRUE(bitwise_equal(unpermuted.grad, to_dtype(moved, gradient_dtype(kDtype))));
+      EXPECT_TRUE(bitwise_equal(unpermuted.grad, to_dtype(moved, arithmetic_dtype(kDtype))));
     }
   }
 }

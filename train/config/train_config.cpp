@@ -59,7 +59,7 @@ void check_data(const TrainConfig& config, const models::CausalLMConfig& model) 
 // Requires a dtype that values travel or are exported in to be bf16 or the dtype of the parameters.
 void check_narrow(const char* name, std::optional<Dtype> dtype, Dtype arithmetic) {
   const auto name_in_options = [](Dtype one) { return name_of<Dtype>(one, kDtypes); };
-  const auto own = gradient_dtype(arithmetic);
+  const auto own = arithmetic_dtype(arithmetic);
   check<UsageError>(!dtype || *dtype == Dtype::kBFloat16 || *dtype == own, name,
                     own == arithmetic ? ": must be bf16 or what --dtype is, "
                                       : ": must be bf16 or what the parameters are, ",
@@ -176,7 +176,7 @@ TrainConfig TrainConfig::resolved() const {
   config.model.layout = layout_of(model);
   config.model.expert_weights = storage_of(model);
   config.parallel.wire_dtype = parallel.wire_dtype.value_or(model.dtype);
-  config.parallel.reduce_dtype = parallel.reduce_dtype.value_or(gradient_dtype(model.dtype));
+  config.parallel.reduce_dtype = parallel.reduce_dtype.value_or(arithmetic_dtype(model.dtype));
   return config;
 }
 
@@ -191,7 +191,7 @@ void TrainConfig::fill_in_balance() {
 models::CausalLMConfig TrainConfig::model_config() const {
   auto shape = configured_model(model);
   shape.expert_weights = storage_of(model);
-  shape.dtype = gradient_dtype(model.dtype);  // of the parameters, which are updated
+  shape.dtype = arithmetic_dtype(model.dtype);  // of the parameters, which are updated
   return shape;
 }
 
