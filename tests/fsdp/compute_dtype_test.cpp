@@ -174,7 +174,8 @@ TEST(ComputeDtype, FullyShardGathersInBFloat16WhatComputesInIt) {
     models::CausalLM other(config, 3);
     other.compute_in(kBf16);
     EXPECT_EQ(test::message_of<DtypeError>([&] {
-                fully_shard(other, mesh, {.mixed_precision = {.param_dtype = Dtype::kFloat32}});
+                fsdp::fully_shard(other, mesh,
+                                  {.mixed_precision = {.param_dtype = Dtype::kFloat32}});
               }),
               "fully_shard: param_dtype must be bfloat16 for a module that computes in it "
               "(compute_in), got float32");
