@@ -168,7 +168,8 @@ Tensor cat(const TensorList& tensors, std::int64_t dim) {
     check<ShapeError>(tensor.shape() == expected, "cat: shapes must agree but for dimension ", dim,
                       ", got ", first.shape(), " and ", tensor.shape());
     check<DtypeError>(tensor.dtype() == first.dtype(), "cat: dtypes must agree, got ",
-                      first.dtype(), " and ", tensor.dtype());
+                      first.dtype(), " and ", tensor.dtype(),
+                      cast_hint(first.dtype(), tensor.dtype()));
     inputs.push_back(contiguous(tensor));
   }
   return cat_in_runs(std::move(inputs), dim);

@@ -31,8 +31,8 @@ BUDGETS = {
     # 19 more for the quantiles of a cut normal distribution, whose ends are computed once. 69 for layers in bfloat16.
     "nn": (4226, "module, layers, mixture of experts"),
     "optim": (3306, "optimizers, schedules, clipping"),
-    # 105 for weights that are gathered in bfloat16, in the form that forward or backward reads.
-    "fsdp": (3622, "fully_shard, and who runs which micro-batch"),
+    # 120 for weights that are gathered in bfloat16, in the form that forward or backward reads.
+    "fsdp": (3637, "fully_shard, and who runs which micro-batch"),
     "parallel": (537, "experts on several ranks"),
     "models": (3960, "one decoder, a table per family, Hugging Face's files"),
     "train": (8024, "options, data, step, checkpoints, logs"),

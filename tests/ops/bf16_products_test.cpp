@@ -165,16 +165,22 @@ TEST(Bf16Products, GroupedProductsHaveTheBitsOfLinearForEachExpertInEveryStorage
   }
 }
 
-// The logits and the loss are float32; what goes into the products of backward is rounded once.
-TEST(Bf16Products, LinearCrossEntropyIsThatOfTheProductsBehindIt) {
-  const std::int64_t tokens = kLinearCrossEntropyRows + 37, hidden = 40, vocabulary = 51;
-  const Tensor x = rounded({tokens, hidden}, 1), weight = rounded({vocabulary, hidden}, 2);
+// Some are ignored.
+Tensor drawn_targets(std::int64_t tokens, std::int64_t vocabulary) {
   Tensor targets = Tensor::empty({tokens}, Dtype::kInt64);
   std::int64_t t = 0;
   for (auto& target : targets.mutable_data<std::int64_t>()) {
     target = t % 5 == 3 ? -100 : t * 7 % vocabulary;
     ++t;
   }
+  return targets;
+}
+
+// The logits and the loss are float32; what goes into the products of backward is rounded once.
+TEST(Bf16Products, LinearCrossEntropyIsThatOfTheProductsBehindIt) {
+  const std::int64_t tokens = kLinearCrossEntropyRows + 37, hidden = 40, vocabulary = 51;
+  const Tensor x = rounded({tokens, hidden}, 1), weight = rounded({vocabulary, hidden}, 2);
+  const Tensor targets = drawn_targets(tokens, vocabulary);
   const Matrix xs(x), ws(weight);
   const Tensor logits =
       leaf(product(tokens, vocabulary, hidden, xs, [&](auto p, auto j) { return ws(j, p); }));
@@ -279,9 +285,7 @@ TEST(Bf16Products, AreWithinTheBoundAndASumInBfloat16IsNot) {
 
 TEST(Bf16Products, LinearThatGivesFloat32HasTheBitsOfLinearCrossEntropyBehindIt) {
   const Tensor x = rounded({700, 40}, 1), weight = rounded({51, 40}, 2);
-  Tensor targets = Tensor::empty({700}, Dtype::kInt64);
-  std::int64_t t = 0;
-  for (auto& target : targets.mutable_data<std::int64_t>()) target = t++ * 7 % 51;
+  const Tensor targets = drawn_targets(700, 51);
   const auto run = [&](bool fused) {
     const Tensor in = leaf(x), w = leaf(weight);
     const CrossEntropyOptions options{.denominator = 12.0};
