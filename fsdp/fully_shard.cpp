@@ -250,6 +250,19 @@ void add_parameters_of(nn::Module& module, const Policy& policy, Grouping& group
   }
 }
 
+// Each module computes as the call that has its parameters says.
+void compute_in_bfloat16(nn::Module& root, const State& state) {
+  std::vector<std::pair<nn::Module*, std::optional<Dtype>>> of_earlier_calls;
+  for (const auto& [path, module] : root.named_modules()) {
+    const auto* const other = module->extension<State>();
+    if (other != nullptr && other != &state) {
+      of_earlier_calls.emplace_back(module, module->compute_dtype());
+    }
+  }
+  root.compute_in(Dtype::kBFloat16);
+  for (const auto& [module, dtype] : of_earlier_calls) module->compute_in(dtype);
+}
+
 // The policy for modules that may have been told to compute in bfloat16 before.
 Policy with_compute_dtype(Policy policy, const std::vector<nn::Module*>& modules) {
   const auto computes = [](const nn::Module* module) {
@@ -291,7 +304,7 @@ State& fully_shard(const std::vector<nn::Module*>& modules, const DeviceMesh& me
   // Nothing throws from here on. So the modules are either sharded or unchanged.
   state->register_hooks();
   if (policy.mixed_precision.param_dtype == Dtype::kBFloat16) {
-    for (auto* module : modules) module->compute_in(Dtype::kBFloat16);
+    for (auto* module : modules) compute_in_bfloat16(*module, *state);
   }
   for (const auto& group : state->groups()) group->take_slots();
   for (const auto& ignored : policy.ignored_parameters) set_mark(ignored, kLeftWhole);

@@ -34,7 +34,7 @@ double sum_in_order(std::vector<double> terms, const GroupRanks& ranks) {
 }
 
 Accumulation accumulation_on(const ParallelDims& dims) {
-  return dims.ep > 1 ? Accumulation::kReduceEach : Accumulation::kKeepUntilLast;
+  return dims.ep > 1 && dims.tp == 1 ? Accumulation::kReduceEach : Accumulation::kKeepUntilLast;
 }
 
 bool ranks_compute_equally(const ParallelDims& dims, std::int64_t micro_batches) {

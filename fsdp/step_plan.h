@@ -22,7 +22,8 @@ enum class Accumulation : std::uint8_t {
 
 /// What a model needs whose ranks divide it so: the experts of expert parallelism have gradients
 /// that are reduced after each micro-batch (Note [Expert parallelism and the canonical sum]);
-/// without it, one reduction per step is enough.
+/// without it, or where its ranks are those of tensor parallelism, one reduction per step is
+/// enough.
 Accumulation accumulation_on(const ParallelDims& dims);
 
 /// Whether all ranks compute equally much in a step, so that their times can be compared: not where

@@ -67,7 +67,7 @@ Tensor Attention::forward(const Tensor& x, const SequenceContext& context) {  //
   check<ShapeError>(x.ndim() == 2, "Attention: x must be [tokens, ", config_.hidden_size, "], got ",
                     x.shape());
   const auto heads = [&](const Tensor& projected) {  // [T, N * D] -> [T, N, D]
-    return ops::view(projected, {x.dim(0), projected.dim(1) / d, d});
+    return ops::view(projected, {projected.dim(0), projected.dim(1) / d, d});
   };
   const auto& cos = context.rope.cos;
   const auto& sin = context.rope.sin;
@@ -85,7 +85,7 @@ Tensor Attention::forward(const Tensor& x, const SequenceContext& context) {  //
   const Tensor y =
       ops::attention(q, k, v, context.documents, scale,
                      {.mask = mask, .dropout = attention_dropout(*this, config_.dropout)});
-  return o_proj_(ops::view(y, {x.dim(0), config_.num_heads * d}));  // [T, H]
+  return o_proj_(ops::view(y, {y.dim(0), y.dim(1) * d}));  // [T, H]
 }
 
 }  // namespace moegrad::nn

@@ -33,8 +33,10 @@ std::vector<Place> places_of(const Module& module, std::string_view which) {
   std::unordered_map<const TensorImpl*, std::size_t> seen;
   const auto add = [&](const std::string& name, const Tensor& tensor) {
     const auto& spec = tensor.shard_spec();
-    check(spec == nullptr, "deepcopy: '", name, "' of the ", which,
-          " must be whole, got a shard; copy the module before it is sharded");
+    check(spec == nullptr, "deepcopy: '", name, "' of the ", which, " must be of one rank, got ",
+          spec == nullptr ? "" : part_text(*spec),
+          " on several; copy the module before parallelize_module, expert_parallel or fully_shard "
+          "divides it");
     check(!tensor.is_meta(), "deepcopy: '", name, "' of the ", which,
           " must have bytes, got a tensor on the meta device; call to_empty()");
     const auto first = seen.try_emplace(tensor.impl().get(), places.size()).first->second;

@@ -17,8 +17,8 @@ namespace moegrad::nn {
 ///
 /// ValueError, and nothing is changed, unless both consist of modules of the same classes with
 /// tensors of the same names and ties, each with elements of its own; ShapeError unless of the same
-/// shapes. Error for a tensor
-/// that is sharded or has no bytes.
+/// shapes. Error for a tensor that ranks have between them or alike (fully_shard,
+/// parallelize_module, expert_parallel), or that has no bytes.
 void deepcopy_into(Module& copy, const Module& module);
 
 /// A deep copy of `module`, of which an M is made first, from the arguments or from its

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
 #include <utility>
 
+#include "framework/distributed/process_group.h"
 #include "framework/runtime/error.h"
 #include "nn/layer_size.h"
 #include "nn/module.h"
@@ -34,11 +36,25 @@ class Embedding final : public Callable<Embedding> {
   }
 
   /// Throws ValueError for an id outside [0, V).
-  Tensor forward(const Tensor& ids) { return ops::embedding(ids, weight_); }
+  Tensor forward(const Tensor& ids) {
+    if (vocabulary_ == nullptr) return ops::embedding(ids, weight_);
+    return ops::vocabulary_parallel_embedding(vocabulary_, ids, weight_, divided_rows_);
+  }
 
   const Tensor& weight() const { return weight_; }
 
+  /// Computes with this rank's rows of the weight from now on, which are in its place: what
+  /// parallel::parallelize_module calls. With `divided_rows` each rank has its part of the rows of
+  /// y. ValueError for a group that is null.
+  void divide(std::shared_ptr<ProcessGroup> vocabulary, bool divided_rows) {
+    check<ValueError>(vocabulary != nullptr, "Embedding: divide needs a process group, got null");
+    vocabulary_ = std::move(vocabulary);
+    divided_rows_ = divided_rows;
+  }
+
  private:
+  std::shared_ptr<ProcessGroup> vocabulary_;  // null: this rank has all rows
+  bool divided_rows_ = false;
   Tensor weight_;  // [V, H]
 };
 

@@ -14,19 +14,13 @@
 #include <vector>
 
 #include "framework/runtime/error.h"
+#include "framework/runtime/refers_to_others.h"
 #include "nn/module_extension.h"
 #include "nn/tensor_arguments.h"
 
 namespace moegrad::nn::detail {
 
-/// Whether a T refers to what belongs to others: a pointer to an object, a span, a string_view.
-template <class T>
-inline constexpr bool kRefersToOthers = (std::is_pointer_v<T> &&
-                                         !std::is_function_v<std::remove_pointer_t<T>>) ||
-                                        std::ranges::enable_view<T> ||
-                                        !std::is_same_v<std::unwrap_reference_t<T>, T>;
-template <class T>
-inline constexpr bool kRefersToOthers<std::initializer_list<T>> = true;
+using moegrad::detail::kRefersToOthers;
 
 /// Whether a copy of a T is another T that means the same, for as long as it lives: not where it
 /// refers to others or would lose a derived class, nor for containers of what cannot be copied,

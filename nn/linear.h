@@ -1,16 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <memory>
+#include <optional>
 #include <utility>
 
+#include "framework/distributed/process_group.h"
 #include "framework/runtime/error.h"
 #include "nn/layer_size.h"
 #include "nn/module.h"
 #include "nn/operand.h"
 #include "ops/elementwise.h"
 #include "ops/linear.h"
+#include "ops/linear_cross_entropy.h"
 
 namespace moegrad::nn {
+
+/// How the ranks of a group divide a Linear (Note [Linear layers on several ranks]).
+struct LinearDivision {
+  enum class Side : std::uint8_t {
+    kColumns,  // each has rows of W, and the elements of b beside them
+    kRows,     // each has columns of W, and all of b
+  };
+
+  std::shared_ptr<ProcessGroup> group;
+  Side side = Side::kColumns;
+  /// Each rank has its part of the rows of x (kColumns) or of y (kRows).
+  bool divided_rows = false;
+  /// What would be a part otherwise is alike on all ranks: y (kColumns) or x (kRows).
+  bool whole_features = false;
+  std::int64_t tiles = 1;  // of ops::ParallelLinearOptions
+};
 
 /// y = x W^T + b, or without b.      x: [..., in]   W: [out, in]   b: [out]   y: [..., out]
 ///
@@ -53,10 +74,16 @@ class Linear final : public Callable<Linear> {
     register_parameter("bias", bias_, InitialValues::zeros());
   }
 
-  Tensor forward(const Tensor& x) {
-    const Tensor y = ops::linear(operand(*this, x), weight_operand(*this, weight_), gradient_rows_);
-    return bias_.defined() ? ops::cast(y + bias_, y.dtype()) : y;
-  }
+  Tensor forward(const Tensor& x) { return product(x); }
+  /// The same in `dtype` (ops::linear), for a call through call_method.
+  Tensor product(const Tensor& x, std::optional<Dtype> dtype = std::nullopt);
+  /// ops::linear_cross_entropy of x and the weight, without a bias. The same.
+  Tensor cross_entropy(const Tensor& x, const Tensor& targets, ops::CrossEntropyOptions options);
+
+  /// Computes with this rank's part of the weight from now on, which is in its place: what
+  /// parallel::parallelize_module calls. ValueError for a group that is null.
+  void divide(LinearDivision division);
+  const std::optional<LinearDivision>& division() const { return division_; }
 
   const Tensor& weight() const { return weight_; }
   /// Undefined without a bias.
@@ -66,6 +93,7 @@ class Linear final : public Callable<Linear> {
   std::int64_t gradient_rows_;
   Tensor weight_;  // [out, in]
   Tensor bias_;    // [out]
+  std::optional<LinearDivision> division_;
 };
 
 }  // namespace moegrad::nn

@@ -49,8 +49,10 @@ void Module::register_parameter(std::string name, Tensor& slot, ParameterLayout 
   check_name("register_parameter", name);
   check<UndefinedTensorError>(slot.defined(), "register_parameter: '", name, "' of ", described(),
                               " must be a defined tensor; make it before registering it");
-  check<DtypeError>(is_floating(slot.dtype()), "register_parameter: '", name, "' of ", described(),
-                    " must be float32 or float64, got ", slot.dtype());
+  check<DtypeError>(
+      is_floating(slot.dtype()), "register_parameter: '", name, "' of ", described(),
+      " must be float32 or float64, got ", slot.dtype(),
+      slot.dtype() == Dtype::kBFloat16 ? "; keep it in float32 and call compute_in()" : "");
   check<LayoutError>(slot.is_contiguous(), "register_parameter: '", name, "' of ", described(),
                      " must be contiguous, got shape ", slot.shape(), " with strides ",
                      slot.strides(), "; clone() makes a copy that is");
@@ -351,6 +353,11 @@ void Module::compute_in(std::optional<Dtype> dtype) {
   check<DtypeError>(!dtype || *dtype == Dtype::kBFloat16,
                     "compute_in: dtype must be bfloat16 or none, got ",
                     dtype.value_or(Dtype::kBFloat16));
+  for (const auto& slot : parameter_slots()) {
+    check<DtypeError>(!dtype || slot.parameter().dtype() != Dtype::kFloat64,
+                      "compute_in: bfloat16 needs float32 parameters, got float64 of '", slot.name,
+                      "'");
+  }
   for (const auto& [name, module] : named_modules()) module->compute_dtype_ = dtype;
 }
 

@@ -165,8 +165,8 @@ class Module {
   ///     Router, embeddings, losses  float32; Router widens its input
   ///
   /// A sum of a float32 and a bfloat16 tensor is float32, so the residual stream is. Your own layer
-  /// may ask compute_dtype() in its forward. DtypeError for another dtype. Gradients of weights are
-  /// float32 and never rounded (Note [bfloat16 on the tape]).
+  /// may ask compute_dtype() in its forward. DtypeError for another dtype, and for parameters of
+  /// float64. Gradients of weights are float32 and never rounded (Note [bfloat16 on the tape]).
   void compute_in(std::optional<Dtype> dtype);
   std::optional<Dtype> compute_dtype() const { return compute_dtype_; }
   /// Whether the module itself can be called. Of a ModuleList only the elements can.

@@ -4,6 +4,7 @@
 #include <functional>
 #include <string_view>
 
+#include "framework/autograd/checkpoint_policy.h"
 #include "nn/module.h"
 
 namespace moegrad::nn {
@@ -23,5 +24,23 @@ void recompute(Module& module);
 ///
 ///     nn::recompute(model, [](std::string_view path) { return path.ends_with(".mlp.experts"); });
 int recompute(Module& root, const std::function<bool(std::string_view path)>& picks);
+
+/// From now on the policy says of each op that the module's forward runs, and those of the modules
+/// below, which results are kept for backward, which are made again and which are swapped (Note
+/// [Results that are made again]). A module below with a policy of its own goes by that. Losses and
+/// gradients have the same bits.
+///
+///     nn::checkpoint_with(layer, [](const OpResult& result) {
+///       return result.op == "rms_norm" ? CheckpointPolicy::kMustRecompute
+///                                      : CheckpointPolicy::kMustSave;
+///     });
+///
+/// Give it to a module that fully_shard shards, or to one below. On a module that is recomputed as
+/// a whole, too, it counts where that runs again, if it was given first. Each call has a copy of
+/// the policy, and shares `swap`, which has what is offloaded (Note [Tensors that are swapped]).
+/// Error if the module has a policy already, and, when it is called, for what the
+/// policy says must be recomputed and cannot.
+void checkpoint_with(Module& module, CheckpointPolicyFunction policy,
+                     std::shared_ptr<SwapSpace> swap = nullptr);
 
 }  // namespace moegrad::nn

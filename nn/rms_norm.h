@@ -32,7 +32,8 @@ class RMSNorm final : public Callable<RMSNorm> {
     return ops::rms_norm(x, weight_, eps_, x.dim(1), compute_dtype());
   }
 
-  // --- fused with its neighbours. Called through call_method; the same bits as the separate ops.
+  // --- fused with its neighbours. Called through call_method; the same bits as the separate ops,
+  // but rope() of bfloat16 rounds once.
 
   struct Added {
     Tensor sum, normed;

@@ -24,7 +24,7 @@ void for_each_tensor(DispatchedRows& dispatched, const TensorVisitor& visit) {
 
 DispatchedRows LocalTokenDispatcher::dispatch(const Tensor& x,  // [T, H]
                                               const Router::Output& routed) {
-  auto plan = ops::plan_routing(routed.indices, num_experts_);
+  auto plan = ops::plan_routing(routed.indices, num_experts_, token_parts_);
   const Tensor by_slot = ops::reshape(routed.weights, {routed.weights.numel()});  // [T * K]
   return {.rows = ops::permute_rows(x, plan),                                     // [R, H]
           .weights = ops::index_select(by_slot, 0, plan.slot_of_row),             // [R]

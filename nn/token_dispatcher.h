@@ -54,15 +54,18 @@ class TokenDispatcher : public Callable<TokenDispatcher> {
   virtual Tensor combine(const Tensor& rows, const DispatchedRows& dispatched) = 0;
 };
 
-/// All experts are on this rank.
+/// All experts are on this rank. With `token_parts` the gradients of their weights are summed per
+/// part of the tokens, and the parts by halving, as where so many ranks have a part each
+/// (docs/tensor_parallelism.md).
 class LocalTokenDispatcher final : public TokenDispatcher {
  public:
-  explicit LocalTokenDispatcher(std::int64_t num_experts) : num_experts_(num_experts) {}
+  explicit LocalTokenDispatcher(std::int64_t num_experts, std::int64_t token_parts = 1)
+      : num_experts_(num_experts), token_parts_(token_parts) {}
   DispatchedRows dispatch(const Tensor& x, const Router::Output& routed) override;
   Tensor combine(const Tensor& rows, const DispatchedRows& dispatched) override;
 
  private:
-  std::int64_t num_experts_;
+  std::int64_t num_experts_, token_parts_;
 };
 
 /// The way back as a module, with hooks of its own.

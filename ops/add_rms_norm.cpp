@@ -3,6 +3,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "framework/autograd/function.h"
@@ -46,6 +47,16 @@ class AddRMSNorm final : public Function {
     weight_ = weight;
     rstd_ = rstd;
     return {sum, y};
+  }
+
+  // From the sum, which is the residual stream and kept anyway.
+  std::optional<ShorterWay> shorter_way(std::size_t i, const TensorList& inputs,
+                                        const TensorList& results) const override {
+    if (i == 0) return std::nullopt;
+    return ShorterWay{{results[0], inputs[2]},
+                      [eps = eps_, dtype = dtype_](const TensorList& from) {
+                        return TensorList{rms_norm(from[0], from[1], eps, 1, dtype)};
+                      }};
   }
 
   TensorList backward(const TensorList& grads, InputMask needs) override {

@@ -14,24 +14,37 @@ namespace moegrad::ops {
 
 namespace detail {
 
-inline void check_operand(std::string_view op, const Tensor& operand, std::size_t& position) {
+inline void check_operand(std::string_view op, const Tensor& operand, std::size_t& position,
+                          bool quantized) {
   check<UndefinedTensorError>(operand.defined(), op, ": input ", position,
                               " must be a defined tensor, got an undefined one");
+  check<DtypeError>(quantized || !is_quantized(operand.dtype()), op, ": input ", position,
+                    " must not be int32 or int8, got ", operand.dtype(),
+                    cast_hint(operand.dtype()));
   check_whole(op, operand, position++);
 }
 
-inline void check_operand(std::string_view op, const TensorList& operands, std::size_t& position) {
-  for (const auto& operand : operands) check_operand(op, operand, position);
+inline void check_operand(std::string_view op, const TensorList& operands, std::size_t& position,
+                          bool quantized) {
+  for (const auto& operand : operands) check_operand(op, operand, position, quantized);
 }
 
 }  // namespace detail
 
 /// Every op calls it before it looks at shapes. Throws UndefinedTensorError unless each operand, a
-/// Tensor or a TensorList, is defined, and Error for a shard (Note [Shards are no operands]).
+/// Tensor or a TensorList, is defined, DtypeError for int32 and int8, and Error for a shard (Note
+/// [Shards are no operands]).
 template <class... Operands>
 void check_operands(std::string_view op, const Operands&... operands) {
   std::size_t position = 0;
-  (detail::check_operand(op, operands, position), ...);
+  (detail::check_operand(op, operands, position, /*quantized=*/false), ...);
+}
+
+/// The same for ops that take int32 and int8, too: views, copies and mm_all_reduce.
+template <class... Operands>
+void check_operands_of_any_dtype(std::string_view op, const Operands&... operands) {
+  std::size_t position = 0;
+  (detail::check_operand(op, operands, position, /*quantized=*/true), ...);
 }
 
 /// DtypeError unless the dtype of `a` supports arithmetic.
@@ -63,7 +76,7 @@ inline void check_norm_eps(std::string_view op, double eps) {
 
 /// The hint for the refusal of two dtypes that do not go together.
 constexpr std::string_view cast_hint(Dtype a, Dtype b) {
-  return cast_hint(a == Dtype::kBFloat16 ? a : b);
+  return cast_hint(cast_hint(a).empty() ? b : a);
 }
 
 /// DtypeError unless `b` has the dtype of `a`; the message names both.

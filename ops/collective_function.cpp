@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/collective_function.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -10,6 +11,7 @@
 
 #include "framework/runtime/error.h"
 #include "framework/tensor/storage.h"
+#include "ops/checks.h"
 
 namespace moegrad::ops {
 namespace {
@@ -90,6 +92,60 @@ Tensor issue_into(const Tensor& input, Tensor output, const std::function<WorkPt
   if (input.defined()) input.storage().read_by(transfer);
   output.storage().fill_by(std::make_unique<Filling>(transfer, input));
   return output;
+}
+
+void check_collective(std::string_view op, const std::shared_ptr<ProcessGroup>& group,
+                      const Tensor& x, bool sums) {
+  check<ValueError>(group != nullptr, op, ": needs a process group, got null");
+  check_operands(op, x);
+  const auto dtype = x.dtype();
+  const bool narrow = dtype == Dtype::kBFloat16;
+  check<DtypeError>(is_floating(dtype) || dtype == Dtype::kInt64 || (narrow && !sums), op,
+                    sums ? ": needs float32, float64 or int64, got "
+                         : ": needs float32, float64, bfloat16 or int64, got ",
+                    dtype, narrow ? "; convert it with ops::cast" : "");
+}
+
+Tensor gather_parts(ProcessGroup& group, const Tensor& x, std::int64_t dim,
+                    const CollectiveOptions& options) {
+  Shape shape = x.shape();
+  shape[dim] *= group.size();
+  std::int64_t blocks = 1;  // of each part, side by side in y
+  for (std::int64_t i = 0; i < dim; ++i) blocks *= shape[i];
+  Tensor y = Tensor::empty(shape, x.dtype());
+  const auto copy_out = [bytes = y.mutable_bytes(), blocks](PeerSpans inputs) {
+    auto* out = bytes.data();
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      for (const auto& input : inputs) {
+        const auto size = static_cast<std::int64_t>(input.size()) / blocks;
+        out = std::copy_n(input.data() + block * size, size, out);
+      }
+    }
+  };
+  return issue_into(x, y,
+                    [&] { return group.all_gather(x.bytes(), x.dtype(), copy_out, options); });
+}
+
+Tensor scatter_sum(ProcessGroup& group, const Tensor& x, const CollectiveOptions& options) {
+  Shape shape = x.shape();
+  shape[0] /= group.size();
+  Tensor y = Tensor::empty(shape, x.dtype());
+  const auto bytes = y.mutable_bytes();
+  return issue_into(x, y, [&] {
+    return group.reduce_scatter({x.bytes()}, bytes, x.dtype(), ReduceOp::kSum, options);
+  });
+}
+
+Tensor sum_in_place(ProcessGroup& group, const Tensor& x, const CollectiveOptions& options) {
+  Tensor y = x;
+  const auto bytes = y.mutable_bytes();
+  return issue_into({}, y,
+                    [&] { return group.all_reduce(bytes, x.dtype(), ReduceOp::kSum, options); });
+}
+
+CollectiveOptions for_tile(CollectiveOptions options, std::int64_t i) {
+  if (i % 2 != 0) options.queue = CollectiveQueue::kOddTiles;
+  return options;
 }
 
 CollectiveOptions for_backward(CollectiveOptions options) {

@@ -30,6 +30,10 @@ Shape with_rows(const Tensor& x, std::int64_t rows) {
   return shape;
 }
 
+Tensor sum_over_ranks(ProcessGroup& group, const Tensor& x, const CollectiveOptions& options) {
+  return sum_in_place(group, moegrad::clone(x), options);
+}
+
 std::int64_t row_elements(const Tensor& x) {
   std::int64_t elements = 1;
   for (std::int64_t dim = 1; dim < x.ndim(); ++dim) elements *= x.dim(dim);
@@ -37,31 +41,6 @@ std::int64_t row_elements(const Tensor& x) {
 }
 
 // --- the collectives, on contiguous tensors
-
-Tensor gather_from_ranks(ProcessGroup& group, const Tensor& x, const CollectiveOptions& options) {
-  Tensor y = Tensor::empty(with_rows(x, x.dim(0) * group.size()), x.dtype());
-  const auto copy_out = [bytes = y.mutable_bytes()](PeerSpans inputs) {
-    auto* out = bytes.data();
-    for (const auto& input : inputs) out = std::copy(input.begin(), input.end(), out);
-  };
-  return issue_into(x, y,
-                    [&] { return group.all_gather(x.bytes(), x.dtype(), copy_out, options); });
-}
-
-Tensor scatter_sum(ProcessGroup& group, const Tensor& x, const CollectiveOptions& options) {
-  Tensor y = Tensor::empty(with_rows(x, x.dim(0) / group.size()), x.dtype());
-  const auto bytes = y.mutable_bytes();
-  return issue_into(x, y, [&] {
-    return group.reduce_scatter({x.bytes()}, bytes, x.dtype(), ReduceOp::kSum, options);
-  });
-}
-
-Tensor sum_over_ranks(ProcessGroup& group, const Tensor& x, const CollectiveOptions& options) {
-  Tensor y = moegrad::clone(x);
-  const auto bytes = y.mutable_bytes();
-  return issue_into({}, y,
-                    [&] { return group.all_reduce(bytes, x.dtype(), ReduceOp::kSum, options); });
-}
 
 Tensor of_root(ProcessGroup& group, const Tensor& x, int root, const CollectiveOptions& options) {
   Tensor y = moegrad::clone(x);
@@ -118,6 +97,7 @@ class Collective final : public Function {
         conjugate_(std::move(conjugate)) {}
 
   std::string_view name() const override { return name_; }
+  bool may_run_again() const override { return false; }
   Tensor forward(const Tensor& x) {
     return call_(x.is_contiguous() ? x : moegrad::clone(x), options_);
   }
@@ -137,20 +117,8 @@ Tensor apply_collective(std::string_view name, const Tensor& x, const Collective
   return apply<Collective>(made_with(name, options, std::move(call), std::move(conjugate)), x);
 }
 
-// bfloat16 may be moved, but not summed.
-void check_call(std::string_view op, const Group& group, const Tensor& x, bool sums = false) {
-  check<ValueError>(group != nullptr, op, ": needs a process group, got null");
-  check_operands(op, x);
-  const auto dtype = x.dtype();
-  const bool narrow = dtype == Dtype::kBFloat16;
-  check<DtypeError>(is_floating(dtype) || dtype == Dtype::kInt64 || (narrow && !sums), op,
-                    sums ? ": needs float32, float64 or int64, got "
-                         : ": needs float32, float64, bfloat16 or int64, got ",
-                    dtype, narrow ? "; convert it with ops::cast" : "");
-}
-
 void check_rows(std::string_view op, const Group& group, const Tensor& x, bool sums = false) {
-  check_call(op, group, x, sums);
+  check_collective(op, group, x, sums);
   check<ShapeError>(x.ndim() >= 1, op, ": x must have rows, got ", x.shape());
 }
 
@@ -197,7 +165,7 @@ Tensor all_gather(const Group& group, const Tensor& x, const CollectiveOptions& 
   return apply_collective(
       "all_gather", x, options,
       [group](const Tensor& t, const CollectiveOptions& o) {
-        return gather_from_ranks(*group, t, o);
+        return gather_parts(*group, t, 0, o);
       },
       [group](const Tensor& t, const CollectiveOptions& o) {
         return scatter_sum(*group, widened(t), o);
@@ -212,12 +180,12 @@ Tensor reduce_scatter(const Group& group, const Tensor& x, const CollectiveOptio
       "reduce_scatter", x, options,
       [group](const Tensor& t, const CollectiveOptions& o) { return scatter_sum(*group, t, o); },
       [group](const Tensor& t, const CollectiveOptions& o) {
-        return gather_from_ranks(*group, t, o);
+        return gather_parts(*group, t, 0, o);
       });
 }
 
 Tensor all_reduce(const Group& group, const Tensor& x, const CollectiveOptions& options) {
-  check_call("all_reduce", group, x, /*sums=*/true);
+  check_collective("all_reduce", group, x, /*sums=*/true);
   const auto call = [group](const Tensor& t, const CollectiveOptions& o) {
     return sum_over_ranks(*group, t, o);
   };
@@ -225,7 +193,7 @@ Tensor all_reduce(const Group& group, const Tensor& x, const CollectiveOptions& 
 }
 
 Tensor broadcast(const Group& group, const Tensor& x, int root, const CollectiveOptions& options) {
-  check_call("broadcast", group, x);
+  check_collective("broadcast", group, x);
   check_rank("broadcast", "root", root, group);
   return apply_collective(
       "broadcast", x, options,
@@ -255,7 +223,7 @@ Tensor all_to_all(const Group& group, const Tensor& x, std::span<const std::int6
 
 Tensor send(const Group& group, const Tensor& x, int to, int tag,
             const CollectiveOptions& options) {
-  check_call("send", group, x);
+  check_collective("send", group, x);
   check_rank("send", "to", to, group);
   check_queue("send", options);
   check_not_recomputed("send");
@@ -272,7 +240,7 @@ Tensor send(const Group& group, const Tensor& x, int to, int tag,
 
 Tensor recv(const Group& group, const Tensor& like, int from, int tag,
             const CollectiveOptions& options) {
-  check_call("recv", group, like);
+  check_collective("recv", group, like);
   check_rank("recv", "from", from, group);
   check_queue("recv", options);
   check_not_recomputed("recv");

@@ -63,18 +63,18 @@ class Cast final : public Function {
 }  // namespace
 
 Tensor contiguous(const Tensor& a) {
-  check_operands("contiguous", a);
+  check_operands_of_any_dtype("contiguous", a);
   if (a.layout() == Layout::kNZ || a.is_contiguous()) return a;
   return apply<Contiguous>(a);
 }
 
 Tensor clone(const Tensor& a) {
-  check_operands("clone", a);
+  check_operands_of_any_dtype("clone", a);
   return apply<Clone>(a);
 }
 
 Tensor cast(const Tensor& a, Dtype dtype) {
-  check_operands("cast", a);
+  check_operands_of_any_dtype("cast", a);
   if (a.dtype() == dtype) return a;
   return apply<Cast>(a, dtype);
 }

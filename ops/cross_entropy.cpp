@@ -2,13 +2,19 @@
 #include "ops/cross_entropy.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
+#include <span>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "framework/autograd/function.h"
+#include "framework/distributed/collectives.h"
 #include "framework/tensor/fill.h"
 #include "ops/checks.h"
 #include "ops/copies.h"
+#include "ops/cross_entropy_rows.h"
 #include "ops/elementwise.h"
 #include "ops/kernels/cross_entropy.h"
 #include "ops/losses.h"
@@ -19,74 +25,72 @@
 namespace moegrad::ops {
 namespace {
 
-// With p = softmax(logits) = exp(logits - logsumexp), for valid rows
-//     dL/dlogits[t, v] = dL/dloss / denominator * (p[t, v] - [v = targets[t]])
+// With p = softmax(logits) = exp(logits - lse), for valid rows
+//     dL/dlogits[t, v] = dL/dloss / denominator * w[t] (
+//         p[t, v] (1 + 2 c lse[t]) - (1 - e) [v = targets[t]] - e / V)
 class CrossEntropy final : public Function {
  public:
-  CrossEntropy(std::int64_t ignore_index, double denominator)
-      : ignore_index_(ignore_index), denominator_(denominator) {}
+  explicit CrossEntropy(CrossEntropyTerms terms) : terms_(std::move(terms)) {}
 
   std::string_view name() const override { return "cross_entropy"; }
+  bool may_run_again() const override { return terms_.group == nullptr; }
 
-  Tensor forward(const Tensor& logits, const Tensor& targets) {
-    Tensor nll = Tensor::empty({logits.dim(0)}, logits.dtype());
-    Tensor logsumexp = empty_like(nll);
+  Tensor forward(const Tensor& logits, const Tensor& targets, const Tensor& weights) {
+    Tensor losses = Tensor::empty({logits.dim(0)}, logits.dtype());
+    Tensor logsumexp = empty_like(losses);
     double total = 0;
     dispatch_floating(logits.dtype(), [&]<class T>() {
-      kernels::cross_entropy<T>(logits.data<T>().data(), targets.data<std::int64_t>().data(),
-                                ignore_index_, nll.mutable_data<T>().data(),
-                                logsumexp.mutable_data<T>().data(), logits.dim(0), logits.dim(1));
-      for (const auto loss : nll.data<T>()) total += static_cast<double>(loss);
+      cross_entropy_rows<T>(logits, targets.data<std::int64_t>().data(), terms_,
+                            terms_.of_tokens<T>(weights, 0), losses.mutable_data<T>().data(),
+                            logsumexp.mutable_data<T>().data());
+      for (const auto loss : losses.data<T>()) total += static_cast<double>(loss);
     });
     logits_ = logits;
     targets_ = targets;
+    weights_ = weights;
     logsumexp_ = logsumexp;
-    return scalar(total / denominator_, logits.dtype());
+    return scalar(total / terms_.denominator, logits.dtype());
   }
 
   TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
     const Tensor logits = logits_.unpack(), targets = targets_.unpack();
-    const Tensor logsumexp = logsumexp_.unpack();
-    const double scale = grads[0].item() / denominator_;
+    const Tensor weights = weights_.unpack(), logsumexp = logsumexp_.unpack();
+    const double scale = grads[0].item() / terms_.denominator;
     Tensor grad_logits = empty_like(logits);
     dispatch_floating(logits.dtype(), [&]<class T>() {
       kernels::cross_entropy_backward<T>(
           static_cast<T>(scale), logits.data<T>().data(), targets.data<std::int64_t>().data(),
-          ignore_index_, logsumexp.data<T>().data(), grad_logits.mutable_data<T>().data(),
-          logits.dim(0), logits.dim(1));
+          terms_.ignore_index, terms_.of_tokens<T>(weights, 0), logsumexp.data<T>().data(),
+          grad_logits.mutable_data<T>().data(), logits.dim(0), logits.dim(1), terms_.first_class());
     });
-    return {grad_logits, Tensor()};
+    return {grad_logits, Tensor(), Tensor()};
   }
 
  private:
-  std::int64_t ignore_index_;
-  double denominator_;
-  SavedTensor logits_{*this}, targets_{*this}, logsumexp_{*this};
+  CrossEntropyTerms terms_;
+  SavedTensor logits_{*this}, targets_{*this}, weights_{*this}, logsumexp_{*this};
 };
 
-// The loss with label smoothing or class weights, divided by `denominator`, or by the weights of
-// the valid targets.
-Tensor smoothed_cross_entropy(const Tensor& logits, const Tensor& targets,
-                              const CrossEntropyOptions& options) {
+// The loss with class weights, divided by `denominator`, or by the weights of the valid targets.
+Tensor class_weighted_cross_entropy(const Tensor& logits, const Tensor& targets,
+                                    const CrossEntropyOptions& options) {
   const double smoothing = options.label_smoothing;
-  check<ValueError>(0 <= smoothing && smoothing <= 1,
-                    "cross_entropy: label_smoothing must be in [0, 1], got ", smoothing);
   const auto& weights = options.class_weights;
   const auto classes = logits.dim(1);
-  if (weights.defined()) {
-    check_operands("cross_entropy", weights);
-    check<ShapeError>(weights.shape() == Shape{classes}, "cross_entropy: class_weights must be [",
-                      classes, "], got ", weights.shape());
-    check_same_dtype("cross_entropy", "logits", logits, "class_weights", weights);
-  }
+  check<ValueError>(
+      !options.token_weights.defined() && options.z_loss_coef == 0 && options.vocabulary == nullptr,
+      "cross_entropy: class_weights go with neither token_weights nor z_loss_coef nor vocabulary");
+  check_operands("cross_entropy", weights);
+  check<ShapeError>(weights.shape() == Shape{classes}, "cross_entropy: class_weights must be [",
+                    classes, "], got ", weights.shape());
+  check_same_dtype("cross_entropy", "logits", logits, "class_weights", weights);
   const Tensor log_p = log_softmax(logits);  // [T, V]
   const NllOptions nll{
       .class_weights = weights, .ignore_index = options.ignore_index, .reduction = Reduction::kSum};
   Tensor total = mul(nll_loss(log_p, targets, nll), 1 - smoothing);
   if (smoothing > 0) {  // else a probability of 0 would make it 0 * infinity
     const Tensor ignored = Tensor::from(std::vector{options.ignore_index}, {});
-    const Tensor weighted =
-        weights.defined() ? mul(log_p, moegrad::clone(weights.detach())) : log_p;
+    const Tensor weighted = mul(log_p, moegrad::clone(weights.detach()));
     const Tensor of_all = masked_fill(neg(sum(weighted, 1)), eq(targets, ignored), 0);  // [T]
     total = add(total, mul(sum(of_all), smoothing / static_cast<double>(classes)));
   }
@@ -106,8 +110,65 @@ std::int64_t count_targets(const Tensor& targets, std::int64_t ignore_index) {
   return values.numel() - std::ranges::count(values.data<std::int64_t>(), ignore_index);
 }
 
-double cross_entropy_denominator(std::string_view op, const Tensor& targets, std::int64_t tokens,
-                                 std::int64_t vocabulary, const CrossEntropyOptions& options) {
+template <class T>
+void cross_entropy_rows(const Tensor& logits, const std::int64_t* targets,
+                        const CrossEntropyTerms& terms, const kernels::TokenLoss<T>& kind, T* loss,
+                        T* lse) {
+  const auto n = logits.dim(0), v = logits.dim(1);
+  const auto ignored = terms.ignore_index;
+  const T* const x = logits.data<T>().data();
+  auto* const group = terms.group.get();
+  if (group == nullptr) {
+    return kernels::cross_entropy<T>(x, targets, ignored, kind, loss, lse, n, v);
+  }
+  const auto rows = static_cast<std::size_t>(n);
+  std::vector<T> largest(rows);
+  kernels::cross_entropy_largest<T>(x, targets, ignored, largest.data(), n, v);
+  all_reduce(*group, std::span(largest), ReduceOp::kMax);
+  const bool of_all = kind.of_class != 0;
+  std::vector<double> sums((of_all ? 3 : 2) * rows);  // of exp, the targets' logits, of all
+  kernels::cross_entropy_sums<T>(x, targets, ignored, largest.data(), of_all, sums.data(), n, v,
+                                 terms.first_class());
+  all_reduce(*group, std::span(sums));
+  kernels::cross_entropy_join<T>(largest.data(), sums.data(), targets, ignored, kind, loss, lse, n);
+}
+
+template void cross_entropy_rows(const Tensor&, const std::int64_t*, const CrossEntropyTerms&,
+                                 const kernels::TokenLoss<float>&, float*, float*);
+template void cross_entropy_rows(const Tensor&, const std::int64_t*, const CrossEntropyTerms&,
+                                 const kernels::TokenLoss<double>&, double*, double*);
+
+Tensor constant_weights(const CrossEntropyOptions& options) {
+  const auto& weights = options.token_weights;
+  return weights.defined() ? contiguous(weights.detach()) : Tensor();
+}
+
+namespace {
+
+// What the valid targets count.
+double sum_of_weights(const Tensor& targets, const CrossEntropyOptions& options) {
+  const Tensor weights = constant_weights(options);
+  if (!weights.defined()) {
+    return static_cast<double>(count_targets(targets, options.ignore_index));
+  }
+  const auto ids = targets.data<std::int64_t>();
+  double sum = 0;
+  dispatch_floating(weights.dtype(), [&]<class T>() {
+    const auto values = weights.data<T>();
+    for (std::size_t t = 0; t < ids.size(); ++t) {
+      if (ids[t] != options.ignore_index) sum += static_cast<double>(values[t]);
+    }
+  });
+  return sum;
+}
+
+}  // namespace
+
+CrossEntropyTerms cross_entropy_terms(std::string_view op, const Tensor& targets,
+                                      std::int64_t tokens, std::int64_t classes, Dtype dtype,
+                                      const CrossEntropyOptions& options) {
+  const auto& group = options.vocabulary;
+  const auto vocabulary = group == nullptr ? classes : classes * group->size();
   check<ShapeError>(targets.shape() == Shape{tokens}, op, ": targets must be [", tokens,
                     "], one per token, got ", targets.shape());
   check<DtypeError>(targets.dtype() == Dtype::kInt64, op, ": targets must be int64, got ",
@@ -119,10 +180,32 @@ double cross_entropy_denominator(std::string_view op, const Tensor& targets, std
         ": target must be in [0, ", vocabulary, ") or ", options.ignore_index, ", got ", values[i],
         " at position ", i);
   }
-  const auto valid = std::max<std::int64_t>(1, count_targets(targets, options.ignore_index));
-  const double denominator = options.denominator.value_or(static_cast<double>(valid));
+  const double smoothing = options.label_smoothing;
+  check<ValueError>(0 <= smoothing && smoothing <= 1, op,
+                    ": label_smoothing must be in [0, 1], got ", smoothing);
+  const double z_coef = options.z_loss_coef;
+  check<ValueError>(0 <= z_coef && std::isfinite(z_coef), op,
+                    ": z_loss_coef must be finite and >= 0, got ", z_coef);
+  if (const auto& weights = options.token_weights; weights.defined()) {
+    check_operands(op, weights);
+    check<ShapeError>(weights.shape() == Shape{tokens}, op, ": token_weights must be [", tokens,
+                      "], one per token, got ", weights.shape());
+    check<DtypeError>(weights.dtype() == dtype, op, ": token_weights must be ", dtype,
+                      " as the loss is, got ", weights.dtype());
+  }
+  double denominator = 1;
+  if (options.denominator) {
+    denominator = *options.denominator;
+  } else if (const double sum = sum_of_weights(targets, options); sum != 0) {
+    denominator = sum;
+  }
   check<ValueError>(denominator > 0, op, ": denominator must be positive, got ", denominator);
-  return denominator;
+  return {.ignore_index = options.ignore_index,
+          .denominator = denominator,
+          .label_smoothing = smoothing,
+          .z_loss_coef = z_coef,
+          .group = group,
+          .classes = classes};
 }
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
@@ -132,13 +215,11 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                     logits.shape());
   check_floating("cross_entropy", "logits", logits);
   const Tensor rows = contiguous(targets);
-  const double denominator =
-      cross_entropy_denominator("cross_entropy", rows, logits.dim(0), logits.dim(1), options);
-  if (options.label_smoothing != 0 || options.class_weights.defined()) {
-    return smoothed_cross_entropy(logits, rows, options);
-  }
-  return apply<CrossEntropy>(made_with(options.ignore_index, denominator), contiguous(logits),
-                             rows);
+  auto terms = cross_entropy_terms("cross_entropy", rows, logits.dim(0), logits.dim(1),
+                                   logits.dtype(), options);
+  if (options.class_weights.defined()) return class_weighted_cross_entropy(logits, rows, options);
+  return apply<CrossEntropy>(made_with(std::move(terms)), contiguous(logits), rows,
+                             constant_weights(options));
 }
 
 }  // namespace moegrad::ops

@@ -23,7 +23,7 @@ namespace {
 
 using RowCounts = std::vector<std::int64_t>;
 
-std::int64_t sum(const RowCounts& counts) {
+std::int64_t total(const RowCounts& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
 }
 
@@ -48,7 +48,7 @@ class RowExchangeOp {
   // x [T, H] -> [M, H]
   Tensor dispatch(const Tensor& x, const Tensor& slot_of_row) const {
     const auto row_bytes = bytes_of_row(x);
-    Tensor y = Tensor::empty({sum(received_), x.dim(1)}, x.dtype());
+    Tensor y = Tensor::empty({total(received_), x.dim(1)}, x.dtype());
     auto places = in_places(y.mutable_bytes(), row_bytes);
     // A part of a few bytes would take longer to find than to copy.
     constexpr std::size_t kNarrow = 64;
@@ -117,7 +117,7 @@ class RowExchangeOp {
   GatherConsumer sum_of_rows(Tensor& x, const Tensor& row_of_slot) const {
     const auto out = x.mutable_bytes();
     const auto row_at_slot = row_of_slot.data<std::int64_t>();
-    return [out, row_at_slot, keep = row_of_slot, rows = sum(sent_), tokens = tokens_, k = top_k_,
+    return [out, row_at_slot, keep = row_of_slot, rows = total(sent_), tokens = tokens_, k = top_k_,
             hidden = x.dim(1), dtype = x.dtype()](PeerSpans parts) {
       dispatch_reals(dtype, [&]<class T>() {
         const auto row_bytes = static_cast<std::size_t>(hidden) * sizeof(T);
@@ -165,6 +165,7 @@ class DispatchRows final : public Function {
   explicit DispatchRows(RowExchangeOp op) : op_(std::move(op)) {}
 
   std::string_view name() const override { return "dispatch_rows"; }
+  bool may_run_again() const override { return false; }
 
   Tensor forward(const Tensor& x, const Tensor& row_of_slot, const Tensor& slot_of_row) {
     row_of_slot_ = row_of_slot;
@@ -186,6 +187,7 @@ class CombineRows final : public Function {
   explicit CombineRows(RowExchangeOp op) : op_(std::move(op)) {}
 
   std::string_view name() const override { return "combine_rows"; }
+  bool may_run_again() const override { return false; }
 
   Tensor forward(const Tensor& rows, const Tensor& row_of_slot, const Tensor& slot_of_row) {
     slot_of_row_ = slot_of_row;

@@ -10,6 +10,7 @@
 #include "ops/checks.h"
 #include "ops/copies.h"
 #include "ops/kernels/dropout.h"
+#include "ops/kernels/dropout_words.h"
 #include "ops/row_ids.h"
 
 namespace moegrad::ops {
@@ -71,7 +72,7 @@ class AttentionDropout final : public Function {
       const T* const from = x.data<T>().data();
       T* const to = y.mutable_data<T>().data();
       for (std::int64_t head = 0; head < x.dim(0); ++head) {
-        const Random random(seed_, purpose_ + " head " + std::to_string(head));
+        const auto random = kernels::dropout_of_head(seed_, purpose_, head);
         kernels::dropout_pairs<T>(from + head * n * n, ids.data<std::int64_t>().data(), random, p_,
                                   to + head * n * n, n);
       }
@@ -108,7 +109,7 @@ Tensor attention_dropout(const Tensor& weights, double p, std::uint64_t seed,
                     "attention_dropout: weights must be [N, T, T], got ", weights.shape());
   check_probability("attention_dropout", p);
   check_floating("attention_dropout", weights);
-  const Tensor tokens = row_ids("attention_dropout", ids, weights.dim(1), std::int64_t{1} << 32);
+  const Tensor tokens = row_ids("attention_dropout", ids, weights.dim(1), kernels::kDropoutIds);
   if (p == 0) return weights;
   return apply<AttentionDropout>(made_with(p, seed, purpose), contiguous(weights), tokens);
 }

@@ -392,7 +392,7 @@ Tensor weight_gradient(const Function& function, std::size_t i, const Tensor& x,
                        const RowGroups& groups) {
   const auto& shape = function.edges()[i].shape;
   if (groups.sources() == 1) return multiply_column_groups(x, y, groups.offsets(), shape);
-  const bool apart = keeps_sources(function, i);
+  const bool apart = !groups.is_one_micro_batch() && keeps_sources(function, i);
   TreeSum sum;
   const auto runs = groups.runs();
   const auto experts = static_cast<std::size_t>(groups.experts());

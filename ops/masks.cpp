@@ -108,13 +108,15 @@ class Where final : public Function {
     Tensor y = Tensor::empty(shape, a.dtype());
     const BroadcastRows<3> rows({&condition, &a, &b}, shape);
     dispatch_any(a.dtype(), [&]<class T>() {
-      const auto* const c = condition.data<bool>().data();
-      const auto *p = a.data<T>().data(), *q = b.data<T>().data();
-      auto* const to = y.mutable_data<T>().data();
-      rows.for_each_run([&](std::int64_t begin, std::int64_t n, const auto& offsets) {
-        kernels::where(c + offsets[0], rows.step(0), p + offsets[1], rows.step(1), q + offsets[2],
-                       rows.step(2), to + begin, n);
-      });
+      if constexpr (!is_quantized(dtype_of<T>)) {
+        const auto* const c = condition.data<bool>().data();
+        const auto *p = a.data<T>().data(), *q = b.data<T>().data();
+        auto* const to = y.mutable_data<T>().data();
+        rows.for_each_run([&](std::int64_t begin, std::int64_t n, const auto& offsets) {
+          kernels::where(c + offsets[0], rows.step(0), p + offsets[1], rows.step(1), q + offsets[2],
+                         rows.step(2), to + begin, n);
+        });
+      }
     });
     return y;
   }

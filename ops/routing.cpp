@@ -139,28 +139,33 @@ std::vector<std::int64_t> RowGroups::sums_of_parts(std::int64_t parts) const {
   return sums;
 }
 
-RowPlan plan_routing(const Tensor& indices, std::int64_t num_experts) {
+RowPlan plan_routing(const Tensor& indices, std::int64_t num_experts, std::int64_t token_parts) {
   check_operands("plan_routing", indices);
   check<ShapeError>(indices.ndim() == 2, "routing: indices must be [T, K], got ", indices.shape());
   check<ValueError>(num_experts >= 1, "routing: num_experts must be at least 1, got ", num_experts);
   check<DtypeError>(indices.dtype() == Dtype::kInt64, "routing: indices must be int64, got ",
                     indices.dtype());
+  check<ValueError>(token_parts >= 1 && indices.dim(0) % token_parts == 0,
+                    "routing: token_parts must divide the ", indices.dim(0), " tokens, got ",
+                    token_parts);
   const Tensor slots = contiguous(indices);
   const auto experts = slots.data<std::int64_t>();
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(num_experts));
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(token_parts * num_experts));
+  const auto slots_of_part = experts.size() / static_cast<std::size_t>(token_parts);
   for (std::size_t slot = 0; slot < experts.size(); ++slot) {
     check<ValueError>(0 <= experts[slot] && experts[slot] < num_experts,
                       "routing: expert index must be in [0, ", num_experts, "), got ",
                       experts[slot], " at token ", slot / static_cast<std::size_t>(indices.dim(1)));
-    ++counts[static_cast<std::size_t>(experts[slot])];
+    const auto part = static_cast<std::int64_t>(slot / slots_of_part);
+    ++counts[static_cast<std::size_t>(part * num_experts + experts[slot])];
   }
-  RowGroups groups(1, std::move(counts));
+  RowGroups received(token_parts, std::move(counts));
   RowPlan plan{.row_of_slot = Tensor::empty({slots.numel()}, Dtype::kInt64),
                .slot_of_row = Tensor::empty({slots.numel()}, Dtype::kInt64),
                .tokens = indices.dim(0),
                .top_k = indices.dim(1),
-               .sent = groups,
-               .received = std::move(groups)};
+               .sent = RowGroups(1, received.counts()),
+               .received = token_parts == 1 ? received : received.of_one_micro_batch()};
   auto next = plan.sent.offsets();
   const auto row_of_slot = plan.row_of_slot.mutable_data<std::int64_t>();
   const auto slot_of_row = plan.slot_of_row.mutable_data<std::int64_t>();

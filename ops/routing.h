@@ -28,6 +28,15 @@ class RowGroups {
   RowGroups(std::int64_t sources, std::vector<std::int64_t> counts);
 
   std::int64_t sources() const { return sources_; }
+  /// The same rows, whose sources are parts of one micro-batch: the gradient of a weight is one
+  /// term, their sum. Otherwise each source is a micro-batch, and a term of its own (Note [The sum
+  /// of a gradient]).
+  RowGroups of_one_micro_batch() const {
+    auto groups = *this;
+    groups.one_micro_batch_ = true;
+    return groups;
+  }
+  bool is_one_micro_batch() const { return one_micro_batch_; }
   std::int64_t experts() const { return std::ssize(offsets_) - 1; }
   std::int64_t rows() const { return offsets_.back(); }
   const std::vector<std::int64_t>& offsets() const { return offsets_; }             // [E + 1]
@@ -42,6 +51,7 @@ class RowGroups {
 
  private:
   std::int64_t sources_ = 1;
+  bool one_micro_batch_ = false;
   std::vector<std::int64_t> by_source_, offsets_ = {0};
 };
 
@@ -61,8 +71,10 @@ struct RowPlan {
 };
 
 /// A stable counting sort of the slots of `indices` [T, K], int64, by expert. An expert outside
-/// [0, num_experts) is a ValueError that names its token. All experts are here.
-RowPlan plan_routing(const Tensor& indices, std::int64_t num_experts);
+/// [0, num_experts) is a ValueError that names its token. All experts are here. With `token_parts`
+/// the tokens are that many sources of `received`, parts of one micro-batch; ValueError unless they
+/// divide T.
+RowPlan plan_routing(const Tensor& indices, std::int64_t num_experts, std::int64_t token_parts = 1);
 
 /// Copies each token's row to its K rows:
 ///

@@ -2,6 +2,7 @@
 #include "ops/split_cat.h"
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -24,6 +25,7 @@ class Split final : public Function {
   explicit Split(std::int64_t dim) : dim_(dim) {}
 
   std::string_view name() const override { return "split"; }
+  bool takes_wide_gradients() const override { return true; }
 
   TensorList forward(const Tensor& a, const std::vector<std::int64_t>& sizes) const {
     TensorList pieces;
@@ -35,8 +37,11 @@ class Split final : public Function {
     return pieces;
   }
 
+  // Gradients of bfloat16 pieces are wide or, of pieces that are not used, narrow.
   TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
-    return {cat(grads, dim_)};
+    TensorList wide;
+    std::ranges::transform(grads, std::back_inserter(wide), widened);
+    return {cat(wide, dim_)};
   }
 
  private:

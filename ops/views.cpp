@@ -120,7 +120,7 @@ Tensor apply_view(const Tensor& a, const Shape& shape, const Shape& strides) {
 }  // namespace
 
 Tensor view(const Tensor& a, const Shape& shape) {
-  check_operands("view", a);
+  check_operands_of_any_dtype("view", a);
   const auto resolved = resolve("view", a, shape);
   if (a.layout() == Layout::kNZ) {
     const auto& blocks = a.nz_blocks();
@@ -136,14 +136,14 @@ Tensor view(const Tensor& a, const Shape& shape) {
 }
 
 Tensor reshape(const Tensor& a, const Shape& shape) {
-  check_operands("reshape", a);
+  check_operands_of_any_dtype("reshape", a);
   const auto resolved = resolve("reshape", a, shape);
   if (resolved == a.shape()) return a;
   return view(contiguous(a), resolved);
 }
 
 Tensor transpose(const Tensor& a, std::int64_t dim0, std::int64_t dim1) {
-  check_operands("transpose", a);
+  check_operands_of_any_dtype("transpose", a);
   dim0 = wrap_dim("transpose", dim0, a.ndim());
   dim1 = wrap_dim("transpose", dim1, a.ndim());
   std::vector<std::int64_t> dims(static_cast<std::size_t>(a.ndim()));
@@ -153,7 +153,7 @@ Tensor transpose(const Tensor& a, std::int64_t dim0, std::int64_t dim1) {
 }
 
 Tensor permute(const Tensor& a, const std::vector<std::int64_t>& dims) {
-  check_operands("permute", a);
+  check_operands_of_any_dtype("permute", a);
   check<ShapeError>(std::ssize(dims) == a.ndim(), "permute: ", a.shape(), " needs ", a.ndim(),
                     " dimensions, got ", dims.size());
   std::vector<std::int64_t> wrapped;
@@ -166,7 +166,7 @@ Tensor permute(const Tensor& a, const std::vector<std::int64_t>& dims) {
 }
 
 Tensor narrow(const Tensor& a, std::int64_t dim, std::int64_t start, std::int64_t length) {
-  check_operands("narrow", a);
+  check_operands_of_any_dtype("narrow", a);
   dim = wrap_dim("narrow", dim, a.ndim());
   const auto size = a.dim(dim);
   const auto begin = start < 0 ? start + size : start;
@@ -177,7 +177,7 @@ Tensor narrow(const Tensor& a, std::int64_t dim, std::int64_t start, std::int64_
 }
 
 Tensor select(const Tensor& a, std::int64_t dim, std::int64_t i) {
-  check_operands("select", a);
+  check_operands_of_any_dtype("select", a);
   dim = wrap_dim("select", dim, a.ndim());
   const auto size = a.dim(dim);
   check<ShapeError>(-size <= i && i < size, "select: position must be in [", -size, ", ", size,
@@ -186,7 +186,7 @@ Tensor select(const Tensor& a, std::int64_t dim, std::int64_t i) {
 }
 
 Tensor flatten(const Tensor& a, std::int64_t start_dim, std::int64_t end_dim) {
-  check_operands("flatten", a);
+  check_operands_of_any_dtype("flatten", a);
   const auto ndim = std::max<std::int64_t>(a.ndim(), 1);
   start_dim = wrap_dim("flatten", start_dim, ndim);
   end_dim = wrap_dim("flatten", end_dim, ndim);
@@ -204,7 +204,7 @@ Tensor flatten(const Tensor& a, std::int64_t start_dim, std::int64_t end_dim) {
 }
 
 Tensor unsqueeze(const Tensor& a, std::int64_t dim) {
-  check_operands("unsqueeze", a);
+  check_operands_of_any_dtype("unsqueeze", a);
   dim = wrap_dim("unsqueeze", dim, a.ndim() + 1);
   Shape shape, strides;
   for (std::int64_t i = 0; i <= a.ndim(); ++i) {
@@ -220,7 +220,7 @@ Tensor unsqueeze(const Tensor& a, std::int64_t dim) {
 }
 
 Tensor squeeze(const Tensor& a, std::int64_t dim) {
-  check_operands("squeeze", a);
+  check_operands_of_any_dtype("squeeze", a);
   dim = wrap_dim("squeeze", dim, a.ndim());
   check<ShapeError>(a.dim(dim) == 1, "squeeze: dimension ", dim, " of ", a.shape(),
                     " must be of size 1");
@@ -234,7 +234,7 @@ Tensor squeeze(const Tensor& a, std::int64_t dim) {
 }
 
 Tensor expand(const Tensor& a, const Shape& shape) {
-  check_operands("expand", a);
+  check_operands_of_any_dtype("expand", a);
   Shape sizes = shape;
   const auto added = sizes.ndim() - a.ndim();
   for (std::int64_t i = std::max<std::int64_t>(added, 0); i < sizes.ndim(); ++i) {

@@ -19,8 +19,10 @@ void check_parameters(std::string_view what, const NamedTensors& parameters) {
     check<ValueError>(names.insert(name).second, what, ": two parameters are named '", name,
                       "', but their states are saved by name; put the name of its module in front "
                       "of each");
-    check<DtypeError>(is_floating(parameter.dtype()), what, ": parameter '", name,
-                      "' must be float32 or float64, got ", parameter.dtype());
+    check<DtypeError>(
+        is_floating(parameter.dtype()), what, ": parameter '", name,
+        "' must be float32 or float64, got ", parameter.dtype(),
+        parameter.dtype() == Dtype::kBFloat16 ? "; keep it in float32 and call compute_in()" : "");
     check<LayoutError>(parameter.is_contiguous(), what, ": parameter '", name,
                        "' must be contiguous, got shape ", parameter.shape(), " with strides ",
                        parameter.strides(), "; clone() makes a copy that is");

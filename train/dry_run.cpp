@@ -10,6 +10,7 @@
 #include "framework/runtime/mpi_environment.h"
 #include "framework/tensor/meta.h"
 #include "models/causal_lm/model.h"
+#include "train/memory_plan.h"
 #include "train/optimizers.h"
 #include "train/rank_memory.h"
 
@@ -78,6 +79,7 @@ class Report {
   explicit Report(const TrainConfig& options) : options_(options), config_(options.model_config()) {
     const MetaGuard no_bytes;
     model_.emplace(config_);
+    set_memory_plan(*model_, options.memory.plan);  // which may refuse it
     out_ << std::fixed << std::setprecision(2);
   }
 

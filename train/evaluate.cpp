@@ -53,7 +53,9 @@ std::optional<double> evaluate(models::CausalLM& model, const ValidationData& da
     const auto output = model(held_out.tokens, held_out.documents);
     if (i >= batches) continue;
     sums[static_cast<std::size_t>(i)] =
-        ops::cross_entropy(output.logits, held_out.targets, {.denominator = 1.0}).item();
+        ops::cross_entropy(output.logits, held_out.targets,
+                           {.denominator = 1.0, .vocabulary = output.vocabulary})
+            .item();
     targets[static_cast<std::size_t>(i)] =
         static_cast<double>(ops::count_targets(held_out.targets));
   }

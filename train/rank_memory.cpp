@@ -239,7 +239,9 @@ RankMemory rank_memory(const TrainConfig& options, models::CausalLM& model) {
   const auto ranks = std::make_shared<AbsentRanks>(options.parallel.world_size);
   const auto dims = options.parallel_dims();
   const auto meshes = make_meshes(ranks, dims);
-  auto& state = shard_model(model, meshes, policy);
+  auto& state = shard_model(model, meshes, policy,
+                            {.sequence_parallel = options.parallel.sequence_parallel,
+                             .token_parts = options.parallel.token_parts});
   const auto optimizer = make_optimizer(model, options.optim);
 
   RankMemory memory;

@@ -14,6 +14,7 @@
 #include "framework/runtime/random.h"
 #include "framework/tensor/fill.h"
 #include "fsdp/step_plan.h"
+#include "ops/tensor_parallel.h"
 #include "train/data/micro_batch.h"
 
 namespace moegrad::training {
@@ -57,7 +58,8 @@ void for_each_word(std::string_view text, const Visit& visit) {
 
 std::string sample(models::CausalLM& model, const std::string& prompt, std::int64_t bytes,
                    std::int64_t context, double temperature, std::uint64_t seed,
-                   const fsdp::GroupRanks& ranks, const std::function<bool()>& stop) {
+                   const fsdp::GroupRanks& ranks, const std::function<bool()>& stop,
+                   std::int64_t multiple) {
   check<ValueError>(!prompt.empty(), "--prompt: must not be empty");
   check<ValueError>(model.config().vocab_size == 256,
                     "sample: the model's ids must be bytes (a vocab_size of 256), got a vocab_size "
@@ -73,11 +75,15 @@ std::string sample(models::CausalLM& model, const std::string& prompt, std::int6
     for (auto at = std::ssize(text) - length; at < std::ssize(text); ++at) {
       window.push_back(static_cast<unsigned char>(text[static_cast<std::size_t>(at)]));
     }
-    const auto output = model(draws ? Tensor::from(window, {length}) : no_tokens().tokens);
+    window.resize(static_cast<std::size_t>((length + multiple - 1) / multiple * multiple));
+    const auto output =
+        model(draws ? Tensor::from(window, {std::ssize(window)}) : no_tokens().tokens);
+    const Tensor logits = output.vocabulary == nullptr
+                              ? output.logits
+                              : ops::gather_from_ranks(output.vocabulary, output.logits, 1);
     std::int64_t next = 0;
     if (draws) {
-      next = choose(output.logits, length - 1, temperature,
-                    random.uniform(static_cast<std::uint64_t>(i)));
+      next = choose(logits, length - 1, temperature, random.uniform(static_cast<std::uint64_t>(i)));
     }
     fsdp::sum_over(ranks, std::span(&next, 1));  // zero on all other ranks
     text += static_cast<char>(next);

@@ -3,21 +3,27 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 #include "framework/autograd/dropout_ids.h"
+#include "framework/distributed/collectives.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/grad_mode.h"
 #include "framework/runtime/span.h"
 #include "models/causal_lm/loss.h"
+#include "nn/moe.h"
 #include "nn/recompute.h"
+#include "nn/token_dispatcher.h"
 #include "ops/aux_loss.h"
 #include "ops/cross_entropy.h"
 #include "optim/clip_grad_norm.h"
 #include "parallel/expert/expert_parallel.h"
+#include "parallel/tensor/parallelize_module.h"
 #include "train/expert_counts.h"
 
 namespace moegrad::training {
@@ -29,6 +35,19 @@ double mean_entropy(const TensorList& router_logits) {
   double sum = 0;
   for (const auto& logits : router_logits) sum += ops::router_entropy(logits);
   return router_logits.empty() ? 0 : sum / static_cast<double>(router_logits.size());
+}
+
+// The sum over parts of the tokens, by halving.
+double mean_entropy(const TensorList& router_logits, std::int64_t parts) {
+  if (parts == 1 || router_logits.empty()) return mean_entropy(router_logits);
+  const NoGradGuard no_grad;
+  TensorList left, right;
+  for (const auto& logits : router_logits) {
+    const auto rows = logits.dim(0) / parts * ((parts + 1) / 2);
+    left.push_back(Tensor::narrow(logits, 0, 0, rows));
+    right.push_back(Tensor::narrow(logits, 0, rows, logits.dim(0) - rows));
+  }
+  return mean_entropy(left, (parts + 1) / 2) + mean_entropy(right, parts / 2);
 }
 
 // Adds the ranks' counts; each is an exact integer.
@@ -57,13 +76,29 @@ fsdp::State& shard_model(models::CausalLM& model, const DeviceMesh& mesh,
   return fsdp::fully_shard(model, mesh, whole);
 }
 
-fsdp::State& shard_model(models::CausalLM& model, const ParallelMeshes& meshes,
-                         fsdp::Policy policy) {
-  if (meshes.expert.size("ep") > 1) {
-    parallel::expert_parallel(model, meshes.expert);
+fsdp::State& shard_model(models::CausalLM& model, const ParallelMeshes& meshes, fsdp::Policy policy,
+                         TensorPlanOptions plan) {
+  const int tensor_ranks = meshes.dense.size("tp");
+  divide_tokens(model, plan.token_parts / tensor_ranks);
+  plan.expert_parallel = meshes.expert.size("ep") > 1;
+  if (plan.expert_parallel) {
+    parallel::expert_parallel(model, meshes.expert, /*one_micro_batch=*/tensor_ranks > 1);
     policy.expert_mesh = meshes.expert_fsdp();
   }
+  if (tensor_ranks > 1) {
+    parallel::parallelize_module(model, meshes.dense["tp"], tensor_plan(model.config(), plan));
+  }
   return shard_model(model, meshes.fsdp(), policy);
+}
+
+void divide_tokens(models::CausalLM& model, std::int64_t parts) {
+  if (parts <= 1) return;
+  const auto experts = model.config().num_experts;
+  for (const auto& [path, module] : model.named_modules()) {
+    if (auto* const mixture = dynamic_cast<nn::MoE*>(module)) {
+      mixture->set_dispatcher(std::make_shared<nn::LocalTokenDispatcher>(experts, parts));
+    }
+  }
 }
 
 void recompute_layers(models::CausalLM& model, std::int64_t n) {
@@ -130,11 +165,27 @@ StepResult train_step(models::CausalLM& model, fsdp::StepPlan& plan,
         "have the same ids; give options.seed and options.step instead");
   const double coefficient = balance.aux_loss_coef.value_or(config.router_aux_loss_coef);
   std::vector<std::int64_t> own_targets, own_tokens;
+  std::vector<double> own_weights;
   for (std::size_t i = 0; i < own.size(); ++i) {
     own_targets.push_back(ops::count_targets(batch_of(i).targets));
     own_tokens.push_back(batch_of(i).tokens.numel());
+    own_weights.push_back(sum_of_target_weights(options.loss_weights, batch_of(i)));
   }
   const auto targets = plan.sum(own_targets);
+  const bool weighs = options.loss_weights != LossWeights::kToken;
+  const double weight = weighs ? plan.sum(own_weights) : static_cast<double>(targets);
+
+  // Mixtures have counted this rank's part of the tokens.
+  const auto& parts = options.tensor_ranks;
+  const auto sum_over_parts = [&]<class T>(T of_part) {
+    if (parts == nullptr || parts->size() == 1) return of_part;
+    if constexpr (std::is_same_v<T, double>) {
+      return all_reduce(*parts, of_part);
+    } else {
+      for (auto& layer : of_part) all_reduce(*parts, std::span(layer));
+      return of_part;
+    }
+  };
 
   StepResult result;
   result.tokens = plan.sum(own_tokens);
@@ -144,30 +195,42 @@ StepResult train_step(models::CausalLM& model, fsdp::StepPlan& plan,
     const auto& turn = plan.turns()[i];
     const auto& batch = batch_of(i);
     models::CausalLM::ForwardOptions given;
-    if (options.linear_cross_entropy) given.targets = batch.targets;
+    models::TargetWeights weights{.total = weight};
+    if (weighs) {
+      const auto dtype = arithmetic_dtype(config.dtype);
+      weights.of_targets = target_weights(options.loss_weights, batch, dtype);
+    }
+    if (options.linear_cross_entropy) {
+      given.targets = batch.targets;
+      given.target_weights = weights.of_targets;
+      if (targets > 0) given.grad_ce_sum = 1.0 / weight;
+    }
     if (options.step) given.dropout_ids = ids_of(turn, batch, plan.micro_batches(), options);
     auto output = forward(model, turn, batch, std::move(given));
     const auto share = [&] {
       const SpanGuard phase(SpanKind::kPhase, Lane::kCompute, "loss");
       models::RouterLossOptions losses{.per_layer = balance.layers == BalancedLayers::kEach,
-                                       .z_loss_coef = balance.z_loss_coef};
+                                       .z_loss_coef = balance.z_loss_coef,
+                                       .token_ranks = options.tensor_ranks,
+                                       .token_parts = options.token_parts};
       if (balance.tokens == BalancedTokens::kRanks && !output.router_logits.empty()) {
-        losses.load =
-            load_of_ranks(plan.ranks(), output.tokens_per_expert, own_tokens[i], own_targets[i]);
+        losses.load = load_of_ranks(plan.ranks(), sum_over_parts(output.tokens_per_expert),
+                                    own_tokens[i], own_targets[i]);
       }
-      return models::causal_lm_loss(output, batch.targets, targets, coefficient, losses);
+      return models::causal_lm_loss(output, batch.targets, targets, coefficient, losses, weights);
     }();
     output.logits = Tensor();  // backward frees them when their gradient is there
     plan.backward(turn, share.objective);
     ce.push_back(share.ce_sum.item());
     loss.push_back(share.objective.item());
-    entropy.push_back(mean_entropy(models::balanced_logits(output)));
+    entropy.push_back(
+        sum_over_parts(mean_entropy(models::balanced_logits(output), options.token_parts)));
     flops.push_back(models::training_flops(model.config(), batch.documents));
     if (!turn.idle) result.expert_indices.push_back(output.expert_indices);
-    add_counts(result.tokens_per_expert, output.tokens_per_expert);
+    add_counts(result.tokens_per_expert, sum_over_parts(output.tokens_per_expert));
   }
   sum_counts(result.tokens_per_expert, plan.ranks());
-  result.ce = plan.sum(ce) / static_cast<double>(targets);
+  result.ce = plan.sum(ce) / weight;
   result.loss = plan.sum(loss);
   result.router_entropy = plan.sum(entropy) / static_cast<double>(result.tokens);
   result.model_flops = plan.sum(flops);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -16,13 +17,15 @@
 #include "optim/optimizer.h"
 #include "train/balance.h"
 #include "train/data/micro_batch.h"
+#include "train/loss_weights.h"
+#include "train/tensor_plan.h"
 
 namespace moegrad::training {
 
 /// What one step reports; the same on every rank.
 struct StepResult {
   double loss = 0;          // cross-entropy per token plus the weighed auxiliary loss
-  double ce = 0;            // nats per token
+  double ce = 0;            // nats per token: the mean by StepOptions::loss_weights
   double grad_norm = 0;     // before clipping
   std::int64_t tokens = 0;  // of all ranks
   double model_flops = 0;   // of all ranks: models::training_flops
@@ -53,7 +56,13 @@ struct StepOptions {
   /// The number of the step. A model with random numbers needs it: no two steps have the same, and
   /// no two tokens of a step (CausalLMForwardOptions::dropout_ids).
   std::optional<std::int64_t> step = {};
-  bool linear_cross_entropy = false;  // no logits as a whole: CausalLMForwardOptions::targets
+  /// No logits as a whole, and the head's gradients in forward: CausalLMForwardOptions::targets.
+  bool linear_cross_entropy = false;
+  LossWeights loss_weights = LossWeights::kToken;
+  /// The ranks that have the same micro-batches (the axis tp). Null: none.
+  std::shared_ptr<ProcessGroup> tensor_ranks = nullptr;
+  /// RouterLossOptions::token_parts
+  std::int64_t token_parts = 1;
 };
 
 /// Parameter groups as usual: decay on matrices, none on vectors.
@@ -64,10 +73,14 @@ std::vector<optim::ParamGroup> decay_matrices(const NamedTensors& parameters, do
 fsdp::State& shard_model(models::CausalLM& model, const DeviceMesh& mesh,
                          const fsdp::Policy& policy);
 
-/// Divides the experts over the axis ep of the meshes, if it has several ranks, and then wraps the
-/// model as above. The gradients of a divided model are reduced as fsdp::accumulation_on() says.
-fsdp::State& shard_model(models::CausalLM& model, const ParallelMeshes& meshes,
-                         fsdp::Policy policy);
+/// Divides the experts over the axis ep of the meshes, and the rest over the axis tp by
+/// tensor_plan(), where these have several ranks, and then wraps the model as above. The gradients
+/// of a divided model are reduced as fsdp::accumulation_on() says.
+fsdp::State& shard_model(models::CausalLM& model, const ParallelMeshes& meshes, fsdp::Policy policy,
+                         TensorPlanOptions plan = {});
+
+/// The gradients of experts are summed per part of the tokens (nn::LocalTokenDispatcher).
+void divide_tokens(models::CausalLM& model, std::int64_t parts);
 
 /// Decoder layers [0, n) keep only their input, and backward runs them again.
 void recompute_layers(models::CausalLM& model, std::int64_t n);

@@ -32,10 +32,13 @@
 #include "models/causal_lm/load_pretrained.h"
 #include "models/causal_lm/save_pretrained.h"
 #include "models/hf_checkpoint.h"
+#include "parallel/tensor/check_division.h"
 #include "train/config/train_options.h"
 #include "train/data/step_loader.h"
 #include "train/evaluate.h"
 #include "train/logs/run_logs.h"
+#include "train/memory_budget.h"
+#include "train/memory_plan.h"
 #include "train/optimizers.h"
 #include "train/run_identity.h"
 #include "train/sample.h"
@@ -144,6 +147,18 @@ models::CausalLM shapes_of(const TrainConfig& options) {
   return models::CausalLM(options.model_config());
 }
 
+// Where bits may differ from those of one rank.
+void print_inexact_sums(models::CausalLM& model, const DeviceMesh& ranks,
+                        const TrainConfig::Data& data) {
+  const auto tokens = data.batch * data.sequence_length;
+  const auto inexact = parallel::inexact_sums(model, ranks, tokens);
+  if (inexact.empty()) return;
+  std::cout << "not to the bit of one rank, because these sums are too short, or of a number that "
+            << ranks.size() << " ranks do not halve (docs/tensor_parallelism.md):\n";
+  for (const auto& what : inexact) std::cout << "  " << what << '\n';
+  std::cout << std::flush;
+}
+
 // A rank's part of a run: what it trains, and what is kept and shown of that.
 class Run {
  public:
@@ -220,8 +235,11 @@ class Run {
 };
 
 fsdp::State& Run::sharded_model() {
-  recompute_layers(model_, options_.memory.recompute_layers);
-  auto& state = shard_model(model_, meshes_, options_.policy());
+  set_memory_plan(model_, options_.memory.plan);
+  auto& state = shard_model(model_, meshes_, options_.policy(),
+                            {.sequence_parallel = options_.parallel.sequence_parallel,
+                             .token_parts = options_.parallel.token_parts});
+  if (is_rank_0_) print_inexact_sums(model_, meshes_.dense["tp"], options_.data);
   model_.to_empty();
   if (options_.model.hf_model.empty()) {
     model_.init_weights(options_.optim.seed);
@@ -282,7 +300,9 @@ RunLogs Run::open_logs() {
                   .configuration = describe(options_),
                   .first_step = first_,
                   .steps = options_.optim.steps,
-                  .expert_parallel = options_.parallel.expert_parallel},
+                  .expert_parallel = options_.parallel.expert_parallel,
+                  .offloads = options_.memory.plan.offload != "none",
+                  .axes = meshes_.axes_of_groups()},
                  context_, profile_);
 }
 
@@ -295,13 +315,17 @@ void Run::step(fsdp::StepPlan& plan, StepLoader& loader) {
   const auto data_seconds = seconds_since(start);
   const auto run_step = [&] {
     const WorkGuard work(WorkClass::kCompute);
-    return train_step(model_, plan, batches,
-                      {.max_grad_norm = options_.optim.max_grad_norm,
-                       .balance = options_.balance,
-                       .seed = options_.optim.seed,
-                       .step = step,
-                       .linear_cross_entropy = options_.memory.linear_cross_entropy},
-                      *optimizer_);
+    return train_step(
+        model_, plan, batches,
+        {.max_grad_norm = options_.optim.max_grad_norm,
+         .balance = options_.balance,
+         .seed = options_.optim.seed,
+         .step = step,
+         .linear_cross_entropy = options_.memory.linear_cross_entropy,
+         .loss_weights = options_.optim.loss_weights,
+         .tensor_ranks = meshes_.dense.group("tp"),
+         .token_parts = std::max<std::int64_t>(1, options_.parallel.token_parts / dims_.tp)},
+        *optimizer_);
   };
   auto result = run_step();
   if (!result.is_finite()) leave_out_or_throw(result, run_step);
@@ -369,9 +393,9 @@ bool Run::print_result() {
   logs_.validation(options_.optim.steps, *validation, unit_of(data_));
   // Only a model of bytes can produce text.
   if (!tokens.is_text() || output.sample_bytes == 0) return true;
-  const auto text = sample(model_, output.prompt, output.sample_bytes,
-                           options_.data.sequence_length, output.temperature, options_.optim.seed,
-                           state_.ranks(), [this] { return is_to_stop(); });
+  const auto text = sample(
+      model_, output.prompt, output.sample_bytes, options_.data.sequence_length, output.temperature,
+      options_.optim.seed, state_.ranks(), [this] { return is_to_stop(); }, dims_.tp);
   if (stop_reason_ != 0) return false;
   if (is_rank_0_) {
     std::cout << "sample: " << output.prompt << text << '\n'
@@ -433,6 +457,7 @@ int run_training(const TrainConfig& options, const TrainingData& data,
                  const TrainingEvents& events) {
   const auto start = Clock::now();
   check_vocabulary(data.source(), options.model_config());
+  check_memory_budget(options);
   check_output_folder("--checkpoint-dir", options.checkpoint.dir);
   check_output_folder("--tensorboard", options.output.tensorboard);
   check_export(options);
@@ -450,7 +475,15 @@ int run_training(const TrainConfig& options, const TrainingData& data,
       [&](RankContext& context) {
         context.set_log_level(options.output.log_level);
         check_same_run(context.group(), record_run(options, data));
-        const int own = Run(options, data, events, context).train();
+        context.arena()->set_budget(options.memory.budget);
+        const int own = [&] {
+          try {
+            return Run(options, data, events, context).train();
+          } catch (MemoryBudgetError& error) {
+            error.append(what_shrinks(error.live()));
+            throw;
+          }
+        }();
         // 1 if any rank has it; all have been stopped by the same.
         const auto failed = all_reduce<std::int64_t>(*context.group(), own == 1 ? 1 : 0);
         code = failed != 0 ? 1 : own;

@@ -29,7 +29,8 @@
 // Note [bfloat16 on the tape]
 // A bfloat16 tensor may be the result of a Function or a leaf. Its gradient may be given in
 // bfloat16 or in float32. The gradients of a result are added in float32 and rounded once, to
-// bfloat16, before they reach the Function that made it. The gradient of a leaf is float32 and
+// bfloat16, before they reach the Function that made it, unless that takes wide gradients, as cast
+// and views do. The gradient of a leaf is float32 and
 // never rounded, and so is that of the float32 tensor behind ops::cast: the gradients of weights.
 //
 // Constants, such as an eps, are arguments of apply() after the tensors, which forward takes as
@@ -43,6 +44,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
@@ -50,11 +52,13 @@
 #include <vector>
 
 #include "framework/autograd/anomaly.h"
+#include "framework/autograd/checkpoint_policy.h"
 #include "framework/autograd/hidden_tensors.h"
 #include "framework/autograd/saved_tensor.h"
 #include "framework/autograd/scope.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/grad_mode.h"
+#include "framework/runtime/refers_to_others.h"
 #include "framework/runtime/span.h"
 #include "framework/runtime/thread_state.h"
 #include "framework/tensor/hook_list.h"
@@ -100,6 +104,11 @@ class CallStack;
 /// The larger number and the larger part of both.
 MicroBatchPart last_of(MicroBatchPart a, MicroBatchPart b);
 
+namespace detail {
+template <class Argument>
+void append_tensors(TensorList& tensors, const Argument& argument);
+}  // namespace detail
+
 /// One operation on the tape (Note [The tape] above); at most kMaxInputs tensor inputs.
 class Function : public std::enable_shared_from_this<Function> {
  public:
@@ -124,6 +133,19 @@ class Function : public std::enable_shared_from_this<Function> {
   /// object that has been applied before; LayoutError for a FRACTAL_NZ input that it does not read.
   template <class F, class... Arguments>
   static auto apply(const std::shared_ptr<F>& function, const Arguments&... arguments);
+
+  /// The results of function.forward(arguments...) alone: nothing is put on the tape, and what
+  /// forward saves is kept by the Function only. For results that are made again.
+  template <class F, class... Arguments>
+  static TensorList forward_alone(F& function, const std::tuple<Arguments...>& arguments) {
+    const NoGradGuard no_grad;
+    static_cast<Function&>(function).recorded_ = false;
+    TensorList results;
+    std::apply(
+        [&](const auto&... each) { detail::append_tensors(results, function.forward(each...)); },
+        arguments);
+    return results;
+  }
 
   /// The op's name, as errors, traces and graphs show it.
   virtual std::string_view name() const = 0;
@@ -153,6 +175,14 @@ class Function : public std::enable_shared_from_this<Function> {
   /// The leaves that such a Function reaches without their being inputs, each once. Their hooks
   /// wait for it.
   virtual const TensorList& captured() const;
+  /// Whether forward may run once more for what backward reads (Note [Results that are made
+  /// again]): not for a collective.
+  virtual bool may_run_again() const { return true; }
+  /// A shorter way to result i, if there is one.
+  virtual std::optional<ShorterWay> shorter_way(std::size_t /*i*/, const TensorList& /*inputs*/,
+                                                const TensorList& /*results*/) const {
+    return std::nullopt;
+  }
   /// The last micro-batch, and the last part of one, that it, or what it recomputes, was applied
   /// for.
   virtual MicroBatchPart last_micro_batch() const { return micro_batch_; }
@@ -343,6 +373,76 @@ auto Function::apply(const std::shared_ptr<F>& function, const Arguments&... arg
   return outputs;
 }
 
+namespace detail {
+
+/// The argument without its tensors, and with others in their place, from `inputs[next]` on.
+template <class Argument>
+Argument without_tensors(const Argument& argument) {
+  if constexpr (std::is_same_v<Argument, Tensor>) {
+    return Tensor();
+  } else if constexpr (std::is_same_v<Argument, TensorList>) {
+    return TensorList(argument.size());
+  } else {
+    return argument;
+  }
+}
+template <class Argument>
+Argument with_tensors(const Argument& argument, const TensorList& inputs, std::size_t& next) {
+  if constexpr (std::is_same_v<Argument, Tensor>) {
+    return inputs[next++];
+  } else if constexpr (std::is_same_v<Argument, TensorList>) {
+    TensorList tensors;
+    for (std::size_t i = 0; i < argument.size(); ++i) tensors.push_back(inputs[next++]);
+    return tensors;
+  } else {
+    return argument;
+  }
+}
+
+/// Asks the policy about what apply() has returned. `made`: copies of what the Function was
+/// constructed with.
+template <class F, class... Made, class Outputs, class... Arguments>
+void offer(const Function& function, const std::tuple<Made...>& made, const Outputs& outputs,
+           const Arguments&... arguments) {
+  TensorList inputs, results;
+  (append_tensors(inputs, arguments), ...);
+  append_tensors(results, outputs);
+  offer_results(function, inputs, results, [&]() -> ForwardAgain {
+    const std::tuple<Arguments...> held{without_tensors(arguments)...};
+    return [made, held](const TensorList& given) {
+      std::size_t next = 0;
+      return std::apply(
+          [&](const auto&... each) {
+            // In braces: from left to right.
+            const std::tuple<Arguments...> filled{with_tensors(each, given, next)...};
+            const auto again =
+                std::apply([](const auto&... with) { return std::make_shared<F>(with...); }, made);
+            return Function::forward_alone(*again, filled);
+          },
+          held);
+    };
+  });
+}
+
+/// Whether a T, not a tensor input, means in backward what it meant in forward.
+template <class T>
+inline constexpr bool kLasts =
+    std::copy_constructible<T> && !kRefersToOthers<T> && !kHidesTensors<T> &&
+    !std::is_same_v<T, Tensor> && !std::is_same_v<T, TensorList>;
+
+/// Whether an F and a call of its forward can be made once more from copies.
+template <class F, class... Arguments>
+struct CanBeCopied {
+  template <class... Made>
+  static constexpr bool with = (kLasts<Made> && ...) &&
+                               ((std::is_same_v<Arguments, Tensor> ||
+                                 std::is_same_v<Arguments, TensorList> ||
+                                 kLasts<Arguments>)&&...) &&
+                               std::constructible_from<F, const Made&...>;
+};
+
+}  // namespace detail
+
 /// What apply() below constructs a Function with.
 template <class... Arguments>
 struct MadeWith {
@@ -358,10 +458,6 @@ MadeWith<Arguments...> made_with(Arguments&&... arguments) {
 ///
 ///     apply<Square>(x)                               a Square()
 ///     apply<Narrow>(made_with(dim, start), x)        a Narrow(dim, start)
-template <class F, class... Arguments>
-auto apply(const Arguments&... arguments) {
-  return Function::apply(std::make_shared<F>(), arguments...);
-}
 template <class F, class... Made, class... Arguments>
 auto apply(MadeWith<Made...> made, const Arguments&... arguments) {
   std::apply(
@@ -374,7 +470,27 @@ auto apply(MadeWith<Made...> made, const Arguments&... arguments) {
   const auto make = [](auto&&... with) {
     return std::make_shared<F>(std::forward<decltype(with)>(with)...);
   };
-  return Function::apply(std::apply(make, std::move(made.arguments)), arguments...);
+  if (!detail::asks_policy()) {
+    return Function::apply(std::apply(make, std::move(made.arguments)), arguments...);
+  }
+  if constexpr (detail::CanBeCopied<F, Arguments...>::template with<std::decay_t<Made>...>) {
+    const std::tuple<std::decay_t<Made>...> copies(made.arguments);
+    const auto function = std::apply(make, std::move(made.arguments));
+    auto outputs = Function::apply(function, arguments...);
+    detail::offer<F>(*function, copies, outputs, arguments...);
+    return outputs;
+  } else {
+    const auto function = std::apply(make, std::move(made.arguments));
+    auto outputs = Function::apply(function, arguments...);
+    TensorList results;
+    detail::append_tensors(results, outputs);
+    detail::offer_results(*function, {}, results, nullptr);
+    return outputs;
+  }
+}
+template <class F, class... Arguments>
+auto apply(const Arguments&... arguments) {
+  return apply<F>(made_with(), arguments...);
 }
 
 }  // namespace moegrad

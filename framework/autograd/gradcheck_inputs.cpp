@@ -91,6 +91,9 @@ CheckedInputs::CheckedInputs(const TensorList& inputs) : inputs_(inputs) {
     check(input.is_leaf(), "gradcheck: input ", i, " must be a leaf");
     check<LayoutError>(input.layout() == Layout::kND, "gradcheck: input ", i,
                        " must be row-major ND, got FRACTAL_NZ");
+    check<DtypeError>(is_floating(input.dtype()), "gradcheck: input ", i,
+                      " must be float64 or float32, whose steps are fine enough, got ",
+                      input.dtype());
     slots_.push_back({i, input.shape(), input.dtype(), begin});
     begin = slots_.back().end();
   }

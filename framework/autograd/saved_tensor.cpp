@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "framework/autograd/checkpoint_policy.h"
 #include "framework/autograd/function.h"
 
 namespace moegrad {
@@ -27,6 +28,13 @@ SavedTensor& SavedTensor::operator=(const Tensor& tensor) {
         "be saved; detach() what is a constant");
   Tensor detached = tensor.detach();
   bytes_ = bytes_of(tensor);
+  if (auto way = detail::WayBack::to(tensor, owner_.recorded_)) {
+    packed_ = std::move(way);
+    unpack_ = [](const std::any& packed) {
+      return std::any_cast<const detail::WayBack&>(packed).tensor();
+    };
+    return *this;
+  }
   const auto* const hooks = ThreadState::current().saved_tensor_hooks;
   if (hooks != nullptr && owner_.recorded_) {
     const bool is_parameter = tensor.storage().tag() == MemoryTag::kParameters;

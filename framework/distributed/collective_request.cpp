@@ -16,8 +16,8 @@ std::string_view to_string(CollectiveOp op) {
 }
 
 std::string_view to_string(CollectiveQueue queue) {
-  constexpr std::string_view kNames[] = {"default",    "gather",      "reduce",
-                                         "all_reduce", "same values", "gradients"};
+  constexpr std::string_view kNames[] = {"default",     "gather",    "reduce",   "all_reduce",
+                                         "same values", "gradients", "odd tiles"};
   return kNames[static_cast<std::size_t>(queue)];
 }
 

@@ -32,7 +32,8 @@ enum class CollectiveQueue : std::uint8_t {
   kReduce,      // its reduce-scatters
   kAllReduce,   // its sums over replicas
   kSameValues,  // comparisons between ranks
-  kGradients    // what the backward of ops::send and ops::recv sends
+  kGradients,   // what the backward of ops::send and ops::recv sends
+  kOddTiles     // every other tile of an op in tiles
 };
 
 std::string_view to_string(CollectiveOp op);

@@ -59,12 +59,27 @@ ParallelDims resolved(ParallelDims dims, int world_size) {
   }
   check<ValueError>(product == world_size, "ParallelDims: ", all_axes(dims), " must make ",
                     world_size, " ranks, got ", product);
+  check<ValueError>(dims.tp == 1 || dims.ep == 1 || dims.ep == dims.tp,
+                    "ParallelDims: ep must be 1 or tp, ", dims.tp, ", got ", dims.ep);
+  if (dims.tp > 1) return dims;
   const int sharded = dims.dp_shard * dims.cp;
   check<ValueError>(sharded % dims.ep == 0, "ParallelDims: ep must divide dp_shard x cp, ",
                     dims.dp_shard, " x ", dims.cp, ", got ", dims.ep);
   check<ValueError>(dims.ep == 1 || dims.ep % dims.cp == 0,
                     "ParallelDims: ep must be a multiple of cp, ", dims.cp, ", got ", dims.ep);
   return dims;
+}
+
+std::map<std::string, std::string> ParallelMeshes::axes_of_groups() const {
+  std::map<std::string, std::string> axes;
+  const auto add = [&](const DeviceMesh& mesh, const std::string& axis) {
+    if (mesh.size(axis) == 1) return;
+    auto& joined = axes[mesh.group(axis)->name()];
+    joined += (joined.empty() ? "" : "+") + axis;
+  };
+  for (const auto& axis : world.axes()) add(world, axis.name);
+  add(expert, "ep");
+  return axes;
 }
 
 ParallelMeshes make_meshes(std::shared_ptr<ProcessGroup> group, const ParallelDims& dims) {
@@ -77,7 +92,9 @@ ParallelMeshes make_meshes(std::shared_ptr<ProcessGroup> group, const ParallelDi
   DeviceMesh world(std::move(group), {axes.begin(), axes.end() - 1});
   auto dense = world.flatten({"dp_replicate"}, "replicate").flatten({"dp_shard", "cp"}, "shard");
   auto expert =
-      dense.unflatten("shard", {{"shard", dense.size("shard") / sizes.ep}, {"ep", sizes.ep}});
+      sizes.tp > 1 && sizes.ep > 1
+          ? dense.flatten({"tp"}, "ep")
+          : dense.unflatten("shard", {{"shard", dense.size("shard") / sizes.ep}, {"ep", sizes.ep}});
   auto stage =
       sizes.pp == 1
           ? world_group

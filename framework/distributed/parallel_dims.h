@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 
@@ -26,6 +27,9 @@ namespace moegrad {
 ///     dense   shard   0   1   2   3   4   5   6   7
 ///     expert  shard   0   0   0   0   1   1   1   1
 ///             ep      0   1   2   3   0   1   2   3
+///
+/// With tensor parallelism the ranks of a tp group divide the tokens of a micro-batch for its
+/// mixtures, and ep is 1 or tp: these ranks have the experts between them.
 ///
 /// Neighbours run neighbouring micro-batches (Note [Who runs which micro-batch]), so what an expert
 /// group sums is one subtree of the canonical tree.
@@ -54,14 +58,17 @@ std::string to_string(const ParallelDims& dims);
 
 /// `dims` with dp_shard = -1 replaced by what `world_size` leaves for it. ValueError, naming the
 /// axes, unless every size is at least 1, they multiply to world_size (ep excepted), cp divides ep,
-/// and ep divides dp_shard x cp. An ep of 1 means that experts are divided like the rest.
+/// and ep divides dp_shard x cp or, if tp is not 1, is 1 or tp. An ep of 1 means that experts are
+/// divided like the rest.
 ParallelDims resolved(ParallelDims dims, int world_size);
 
 /// The meshes of one world. The three share their groups.
 struct ParallelMeshes {
   DeviceMesh world;  ///< pp, dp_replicate, dp_shard, cp, tp
   DeviceMesh dense;  ///< pp, replicate, shard (dp_shard x cp), tp: how dense parameters are divided
-  DeviceMesh expert;  ///< pp, replicate, shard (dp_shard x cp / ep), ep, tp: how experts are
+  /// pp, replicate, shard (dp_shard x cp / ep), ep, tp: how experts are. Where ep is tp, pp,
+  /// replicate, shard (dp_shard x cp), ep.
+  DeviceMesh expert;
   /// The ranks of this stage: those that do equal work, whose times can be compared.
   std::shared_ptr<ProcessGroup> stage;
 
@@ -69,6 +76,10 @@ struct ParallelMeshes {
   /// losses and counts of tokens are summed over them (fsdp::State::ranks).
   DeviceMesh fsdp() const { return dense.slice({"replicate", "shard"}); }
   DeviceMesh expert_fsdp() const { return expert.slice({"replicate", "shard"}); }
+
+  /// The axes of ParallelDims with more than one rank, by the name of their group, which is that of
+  /// the first mesh that made it. Axes that have their ranks in common are joined: "tp+ep".
+  std::map<std::string, std::string> axes_of_groups() const;
 };
 
 /// The meshes over all ranks of `group`. Collective. ValueError as resolved() throws it.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <concepts>
+#include <type_traits>
 
 namespace moegrad {
 namespace {
@@ -19,8 +20,10 @@ struct Sum {
   static BFloat16 combine(BFloat16 a, BFloat16 b) {
     return BFloat16(static_cast<float>(a) + static_cast<float>(b));
   }
-  static std::int64_t combine(std::int64_t a, std::int64_t b) {  // wraps: no undefined overflow
-    return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+  template <std::signed_integral T>
+  static T combine(T a, T b) {  // wraps: no undefined overflow
+    using Unsigned = std::make_unsigned_t<T>;
+    return static_cast<T>(static_cast<Unsigned>(a) + static_cast<Unsigned>(b));
   }
 };
 
@@ -101,8 +104,11 @@ void reduce_with(std::span<const std::byte* const> inputs, std::byte* output, st
       return reduce_as<BFloat16, Op>(inputs, output, count, scratch);
     case Dtype::kInt64:
       return reduce_as<std::int64_t, Op>(inputs, output, count, scratch);
+    case Dtype::kInt32:
+      return reduce_as<std::int32_t, Op>(inputs, output, count, scratch);
+    case Dtype::kInt8:
     case Dtype::kBool:
-      break;  // ProcessGroup refuses it
+      break;  // ProcessGroup refuses them
   }
 }
 

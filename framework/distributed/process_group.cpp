@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "framework/distributed/engine/call_bytes.h"
 #include "framework/distributed/find_nan.h"
 
 namespace moegrad {
@@ -112,7 +113,8 @@ void check_apart(std::string_view op, std::span<const std::byte> input,
 }
 
 void check_reducible(std::string_view op, Dtype dtype) {
-  check<DtypeError>(dtype != Dtype::kBool, op, ": needs numbers, got ", dtype);
+  check<DtypeError>(dtype != Dtype::kBool && dtype != Dtype::kInt8, op,
+                    ": needs float32, float64, bfloat16, int64 or int32, got ", dtype);
 }
 
 void check_rank(std::string_view op, std::string_view what, int rank, int size) {
@@ -130,6 +132,12 @@ ProcessGroup::ProcessGroup(std::string name, std::vector<int> ranks, int rank,
                            std::vector<int> hosts)
     : name_(std::move(name)), ranks_(std::move(ranks)), rank_(rank), hosts_(std::move(hosts)) {
   if (hosts_.empty()) hosts_.resize(ranks_.size());
+  count_in(std::make_shared<TrafficLog>());
+}
+
+void ProcessGroup::count_in(std::shared_ptr<TrafficLog> log) {
+  log_ = std::move(log);
+  if (size() > 1) traffic_ = log_->of(name_);
 }
 
 CollectiveCall ProcessGroup::make_call(CollectiveOp op, const CollectiveOptions& options) const {
@@ -157,6 +165,18 @@ CollectiveCall ProcessGroup::make_call(CollectiveOp op, std::span<const std::byt
 }
 
 WorkPtr ProcessGroup::post(CollectiveCall call) {
+  if (traffic_ == nullptr) return number_and_issue(std::move(call));
+  const bool is_pair = is_point_to_point(call.op);
+  const auto slot = is_pair ? call.op == CollectiveOp::kRecv : rank_;
+  const auto bytes = moved_bytes(call, static_cast<std::size_t>(slot), is_pair ? 2 : ranks_.size());
+  auto work = number_and_issue(std::move(call));
+  traffic_->bytes_sent += bytes.sent;
+  traffic_->bytes_received += bytes.received;
+  if (work != nullptr) work->traffic_ = traffic_;
+  return work;
+}
+
+WorkPtr ProcessGroup::number_and_issue(CollectiveCall call) {
   call.group = name_;
   if (check_nan_ && is_reduction(call.op)) {
     if (const auto at = find_nan(call.parts, call.dtype)) {
@@ -174,7 +194,7 @@ WorkPtr ProcessGroup::post(CollectiveCall call) {
 }
 
 WorkPtr ProcessGroup::pass_on(ProcessGroup& group, CollectiveCall call) {
-  return group.post(std::move(call));
+  return group.number_and_issue(std::move(call));
 }
 
 WorkPtr ProcessGroup::all_gather(std::span<const std::byte> input, Dtype dtype,
@@ -323,7 +343,9 @@ std::shared_ptr<ProcessGroup> ProcessGroup::subgroup(std::span<const int> ranks,
                     "subgroup: ranks must ascend, got {", list.str(), "}");
   check<ValueError>(std::ranges::find(ranks, rank_) != ranks.end(),
                     "subgroup: ranks must hold the caller's, ", rank_, ", got {", list.str(), "}");
-  return make_subgroup(ranks, name);
+  auto group = make_subgroup(ranks, name);
+  if (group != nullptr) group->count_in(log_);
+  return group;
 }
 
 }  // namespace moegrad

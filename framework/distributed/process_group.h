@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "framework/distributed/collective_call.h"
+#include "framework/distributed/traffic.h"
 #include "framework/distributed/work.h"
 #include "framework/runtime/error.h"
 #include "framework/tensor/dtype.h"
@@ -49,8 +50,8 @@ struct CollectiveOptions {
 /// two below hi - lo. GradientSum continues the same tree over micro-batches.
 ///
 /// The public calls are the same for all backends: they check the arguments, number and label the
-/// call, and look for NaN if the launch asks for it. A backend implements issue(), make_subgroup()
-/// and, if it has deadlines, begin_excuse().
+/// call, count its bytes, and look for NaN if the launch asks for it. A backend implements issue(),
+/// make_subgroup() and, if it has deadlines, begin_excuse().
 class ProcessGroup {
  public:
   virtual ~ProcessGroup() = default;
@@ -64,6 +65,11 @@ class ProcessGroup {
   std::span<const int> ranks() const { return ranks_; }
   /// The host of each member: equal numbers where two share one. Threads all do.
   std::span<const int> hosts() const { return hosts_; }
+  /// What this rank has sent and received in this group and in all groups of more than one rank
+  /// that came from the same one, and how long its threads have waited, by the names of the groups.
+  /// A call counts when it is issued, in the group that was called, not in one that this wraps.
+  /// Bytes that ranks agree on a call with do not count.
+  std::map<std::string, TrafficFigures> traffic() const { return log_->read(); }
 
   /// Passes the inputs of all ranks (equal sizes) to `consume`, on the backend's thread, without a
   /// staging copy where ranks are threads. The call is done when this rank's consumer has returned;
@@ -139,6 +145,8 @@ class ProcessGroup {
 
  private:
   WorkPtr post(CollectiveCall call);
+  WorkPtr number_and_issue(CollectiveCall call);
+  void count_in(std::shared_ptr<TrafficLog> log);
   WorkPtr post_all_to_all(CollectiveCall call, std::span<const std::int64_t> send_counts,
                           std::span<const std::int64_t> recv_counts);
   CollectiveCall make_call(CollectiveOp op, const CollectiveOptions& options) const;
@@ -151,6 +159,8 @@ class ProcessGroup {
   int rank_;
   std::vector<int> hosts_;
   bool check_nan_ = false;
+  std::shared_ptr<TrafficLog> log_;   // shared with the groups that came from this
+  std::shared_ptr<Traffic> traffic_;  // null if there is one rank
   std::mutex mutex_;
   // The calls so far, by queue and, for messages, by sender, receiver and tag.
   std::map<std::tuple<CollectiveQueue, int, int, int>, std::int64_t> issued_;

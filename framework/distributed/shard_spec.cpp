@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 #include <sstream>
+#include <string>
 #include <utility>
 
 #include "framework/runtime/error.h"
@@ -21,10 +22,12 @@ void check_new_group(const ShardSpec& spec, const std::shared_ptr<ProcessGroup>&
     std::vector<int> common;
     std::ranges::set_intersection(group->ranks(), placement.group->ranks(),
                                   std::back_inserter(common));
+    const auto before = placement.dim ? "divides dimension " + std::to_string(*placement.dim)
+                                      : std::string("has copies");
     check<ValueError>(common.size() <= 1, "shard: ", part_text(spec),
                       " must be divided over other ranks than before, got group '", group->name(),
                       "', which has ", common.size(), " ranks of group '", placement.group->name(),
-                      "'");
+                      "', which ", before);
   }
 }
 

@@ -14,9 +14,13 @@ Lane lane_of(const CollectiveRequest& request) {
   return request.queue == CollectiveQueue::kReduce ? Lane::kReduce : Lane::kCollective;
 }
 
-void count_wait(SpanClock::time_point begin) { add_wait(SpanClock::now() - begin); }
-
 }  // namespace
+
+void Work::count_wait(SpanClock::time_point begin) {
+  const std::chrono::nanoseconds time = SpanClock::now() - begin;
+  add_wait(time);
+  if (traffic_ != nullptr) traffic_->wait += time.count();
+}
 
 void Work::wait() {
   const auto begin = SpanClock::now();

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "framework/distributed/collective_request.h"
+#include "framework/distributed/traffic.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/span.h"
 
@@ -78,8 +79,12 @@ class Work {
   void drop(const std::function<void()>& release);
 
  private:
+  friend class ProcessGroup;
+
+  void count_wait(SpanClock::time_point begin);
   void record(SpanClock::time_point begin);
 
+  std::shared_ptr<Traffic> traffic_;    // of the group that was called; null if it has one rank
   std::atomic<bool> recorded_ = false;  // test() may run beside wait()
 };
 using WorkPtr = std::shared_ptr<Work>;

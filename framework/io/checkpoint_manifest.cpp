@@ -45,11 +45,11 @@ Shape read_shape(const JsonNode& node) {
 
 Dtype read_dtype(const JsonNode& node) {
   constexpr Dtype kAll[] = {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBFloat16, Dtype::kInt64,
-                            Dtype::kBool};
+                            Dtype::kInt32,   Dtype::kInt8,    Dtype::kBool};
   const auto found = std::ranges::find(kAll, node.text(),
                                        [](Dtype dtype) { return std::string(to_string(dtype)); });
-  node.require(found != std::end(kAll), "must be float32, float64, bfloat16, int64 or bool, got ",
-               node);
+  node.require(found != std::end(kAll),
+               "must be float32, float64, bfloat16, int64, int32, int8 or bool, got ", node);
   return *found;
 }
 

@@ -12,7 +12,9 @@
 #include "framework/runtime/grad_mode.h"
 #include "framework/runtime/log.h"
 #include "framework/runtime/rank_context.h"
+#include "framework/runtime/same_rank.h"
 #include "framework/tensor/fill.h"
+#include "framework/tensor/meta.h"
 #include "framework/tensor/tensor_impl.h"
 
 namespace moegrad {
@@ -37,6 +39,13 @@ bool is_stale(const Tensor& tensor) {
   return impl.detached && !impl.storage->name().empty() && impl.storage.use_count() == 1;
 }
 
+Tensor without_bytes(const Tensor& tensor) {
+  const MetaGuard no_bytes;
+  Tensor same = zeros_like(tensor);
+  same.set_shard_spec(tensor.shard_spec());
+  return same;
+}
+
 }  // namespace
 
 CheckpointSaver::CheckpointSaver(std::filesystem::path root,
@@ -50,14 +59,9 @@ CheckpointSaver::CheckpointSaver(std::filesystem::path root,
     if (warn) return warn(warning);
     log(LogLevel::kWarning, warning);
   };
-  auto& rank = RankContext::current();
-  RankContext::Options same_rank = {.rank = rank.rank(),
-                                    .world_size = rank.world_size(),
-                                    .log_level = rank.log_level(),
-                                    .work = rank.work()};
   try {
-    thread_ = std::thread([this, same_rank] {
-      RankContext context(same_rank);
+    thread_ = std::thread([this, rank = same_rank()] {
+      RankContext context(rank);
       const RankContextGuard guard(context);
       write_checkpoints();
     });
@@ -133,7 +137,11 @@ void CheckpointSaver::save(std::int64_t step, CheckpointState state) {
   const NoGradGuard no_grad;
   for (std::size_t i = 0; i < buffers_.size(); ++i) {
     auto& tensor = state.tensors[i].tensor;
-    if (!writes_tensor(tensor, group_.get())) continue;  // only its checksum is compared
+    if (!writes_tensor(tensor, group_.get())) {  // only its checksum is compared
+      // Its bytes are the caller's alone: the thread shall not be the last to hold them.
+      if (tensor.is_contiguous()) tensor = without_bytes(tensor);
+      continue;
+    }
     auto& buffer = buffer_for(i, tensor);
     copy_(buffer, tensor);
     tensor = buffer;

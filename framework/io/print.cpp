@@ -39,6 +39,8 @@ class Elements {
   std::string text_of_integer(std::int64_t flat) const {
     const auto at = position(flat);
     if (tensor_.dtype() == Dtype::kBool) return as<bool>()[at] ? "True" : "False";
+    if (tensor_.dtype() == Dtype::kInt32) return std::to_string(as<std::int32_t>()[at]);
+    if (tensor_.dtype() == Dtype::kInt8) return std::to_string(as<std::int8_t>()[at]);
     return std::to_string(as<std::int64_t>()[at]);
   }
 

@@ -49,7 +49,8 @@ Tensor SafetensorsFile::read(std::string_view name) const { return read(at(name)
 Tensor SafetensorsFile::read(const SafetensorsEntry& entry) const {
   const auto dtype = tensor_dtype(entry.dtype);
   check<DtypeError>(dtype.has_value(), "safetensors: ", path_.string(), ": ", in_quotes(entry.name),
-                    " must be F32, F64, BF16, I64 or BOOL to be a Tensor, got ", entry.dtype);
+                    " must be F32, F64, BF16, I64, I32, I8 or BOOL to be a Tensor, got ",
+                    entry.dtype);
   Tensor tensor = Tensor::empty(Shape(entry.shape.dims()), *dtype);
   const auto elements = tensor.mutable_bytes();
   std::ranges::copy(bytes(entry), elements.begin());

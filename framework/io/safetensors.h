@@ -36,7 +36,7 @@ class SafetensorsFile {
 
   /// The bytes of one of entries(), as long as this object lives. They need not be aligned.
   std::span<const std::byte> bytes(const SafetensorsEntry& entry) const;
-  /// A copy as a Tensor; DtypeError unless it is F32, F64, BF16, I64 or BOOL.
+  /// A copy as a Tensor; DtypeError unless it is F32, F64, BF16, I64, I32, I8 or BOOL.
   Tensor read(std::string_view name) const;
   Tensor read(const SafetensorsEntry& entry) const;
 

@@ -62,6 +62,10 @@ SafetensorsDtype safetensors_dtype(Dtype dtype) {
       return SafetensorsDtype::kBF16;
     case Dtype::kInt64:
       return SafetensorsDtype::kI64;
+    case Dtype::kInt32:
+      return SafetensorsDtype::kI32;
+    case Dtype::kInt8:
+      return SafetensorsDtype::kI8;
     case Dtype::kBool:
       return SafetensorsDtype::kBool;
   }
@@ -69,8 +73,8 @@ SafetensorsDtype safetensors_dtype(Dtype dtype) {
 }
 
 std::optional<Dtype> tensor_dtype(SafetensorsDtype dtype) {
-  for (const auto candidate :
-       {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBFloat16, Dtype::kInt64, Dtype::kBool}) {
+  for (const auto candidate : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBFloat16, Dtype::kInt64,
+                               Dtype::kInt32, Dtype::kInt8, Dtype::kBool}) {
     if (safetensors_dtype(candidate) == dtype) return candidate;
   }
   return {};

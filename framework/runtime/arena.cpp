@@ -7,7 +7,9 @@
 #include <cassert>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <numeric>
+#include <sstream>
 #include <string>
 
 #include "framework/runtime/error.h"
@@ -87,6 +89,15 @@ std::int64_t MemoryUse::total() const {
   return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
 }
 
+std::vector<MemoryTag> MemoryUse::tags() const {
+  std::vector<MemoryTag> used;
+  for (std::size_t i = 0; i < kMemoryTags; ++i) {
+    if (bytes[i] > 0) used.push_back(static_cast<MemoryTag>(i));
+  }
+  std::ranges::stable_sort(used, std::greater<>(), [&](MemoryTag tag) { return (*this)[tag]; });
+  return used;
+}
+
 Arena::~Arena() {
   for (auto& [size, blocks] : free_blocks_) {
     for (auto* block : blocks) std::free(block);
@@ -95,9 +106,17 @@ Arena::~Arena() {
 
 std::byte* Arena::allocate(std::int64_t bytes, MemoryTag tag) {
   const std::lock_guard lock(mutex_);
-  check(budget_ == 0 || live_.total() + bytes <= budget_, "arena: budget of ", budget_,
-        " bytes exceeded, ", live_.total(), " live and ", bytes, " more asked for ",
-        to_string(tag));
+  if (budget_ != 0 && live_.total() + bytes > budget_) {
+    std::ostringstream message;
+    message << "arena: budget of " << budget_ << " bytes exceeded, " << live_.total() << " live";
+    for (const auto used : live_.tags()) {
+      message << (used == live_.tags().front() ? " (" : ", ") << to_string(used) << ' '
+              << live_[used];
+    }
+    message << (live_.total() > 0 ? ")" : "") << " and " << bytes << " more asked for "
+            << to_string(tag);
+    throw MemoryBudgetError(message.str(), live_);
+  }
   const auto refuse = [&] {
     throw OutOfMemoryError("arena: out of memory, " + std::to_string(live_.total()) +
                            " bytes live and " + std::to_string(bytes) + " more asked for " +

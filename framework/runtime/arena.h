@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "framework/runtime/error.h"
 #include "framework/runtime/memory_tag.h"
 #include "framework/runtime/thread_state.h"
 
@@ -24,6 +25,20 @@ struct MemoryUse {
   std::int64_t operator[](MemoryTag tag) const { return bytes[static_cast<std::size_t>(tag)]; }
   std::int64_t& operator[](MemoryTag tag) { return bytes[static_cast<std::size_t>(tag)]; }
   std::int64_t total() const;
+  /// The tags that have bytes, the largest first.
+  std::vector<MemoryTag> tags() const;
+};
+
+/// Memory beyond an arena's budget.
+class MemoryBudgetError : public Error {
+ public:
+  MemoryBudgetError(const std::string& message, const MemoryUse& live)
+      : Error(message), live_(live) {}
+  /// What was in use.
+  const MemoryUse& live() const { return live_; }
+
+ private:
+  MemoryUse live_;
 };
 
 /// The memory of one rank. It counts every byte requested, keeps the highest total, and throws past
@@ -44,8 +59,8 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  /// Throws Error if `bytes` more would exceed the budget, and OutOfMemoryError if the system gives
-  /// no more.
+  /// Throws MemoryBudgetError if `bytes` more would exceed the budget, and OutOfMemoryError if the
+  /// system gives no more.
   std::byte* allocate(std::int64_t bytes, MemoryTag tag);
   void deallocate(std::byte* block, std::int64_t bytes, MemoryTag tag) noexcept;
   /// Moves `bytes` of live memory from one tag's account to another's.

@@ -21,6 +21,12 @@ struct Counters {
   std::atomic<std::int64_t> converted_bytes{0};   // whole tensors, transposed or converted to NZ
   std::atomic<std::int64_t> packed_bytes{0};      // operands of products, into panels
 
+  std::atomic<std::int64_t> recomputed_ops{0};  // ops whose results backward has made again
+
+  // What has gone to a SwapSpace's host and come back, and nanoseconds that threads of the
+  // rank have waited for it.
+  std::atomic<std::int64_t> swapped_out_bytes{0}, swapped_in_bytes{0}, swap_wait{0};
+
   // Tokens that go to experts on other ranks, and come from there to experts here. The bytes are
   // those of the ops that bring them there and back, in forward and backward, and of all_to_all;
   // in two levels a row counts in each.

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "framework/runtime/counters.h"
 #include "framework/runtime/cpu_kernels.h"
@@ -72,6 +73,8 @@ class RankContext {
   void set_log_level(LogLevel level) { log_level_ = level; }
   /// The group of all ranks; null outside launch().
   const std::shared_ptr<ProcessGroup>& group() const { return options_.group; }
+  /// Groups of this rank that comm_handle() has named, by number.
+  std::vector<std::weak_ptr<ProcessGroup>>& named_groups() { return named_groups_; }
   /// What the ranks of one launch() share as threads of this process, and no other launch; null
   /// elsewhere.
   const std::shared_ptr<const void>& launch() const { return options_.launch; }
@@ -85,6 +88,7 @@ class RankContext {
   SpanRecorder spans_;
   std::atomic<LogLevel> log_level_;
   std::shared_ptr<WorkTotals> work_;
+  std::vector<std::weak_ptr<ProcessGroup>> named_groups_;
 };
 
 /// Makes `context` the current thread's until the guard goes out of scope.

@@ -21,7 +21,8 @@ struct SavedTensorHooks;
 struct Scope;
 namespace detail {
 class LeafRecorder;
-}
+struct PolicyInForce;
+}  // namespace detail
 
 /// A part of the tokens of a micro-batch (Note [Micro-batches in one backward]).
 struct MicroBatchPart {
@@ -60,6 +61,7 @@ struct ThreadState {
   MicroBatchPart micro_batch = {};  // of those that one backward will go through
   std::shared_ptr<WaitingGradients> weight_gradients = nullptr;
   const SavedTensorHooks* saved_tensor_hooks = nullptr;
+  std::shared_ptr<const detail::PolicyInForce> checkpoint_policy = nullptr;
   std::shared_ptr<const Scope> scope = nullptr;
   std::shared_ptr<const DropoutIds> dropout_ids = nullptr;
   DropoutIdsGuard* dropout_guard = nullptr;  // the one that has set them

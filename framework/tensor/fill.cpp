@@ -82,12 +82,12 @@ bool has_distinct_elements(const Tensor& tensor) {
 
 constexpr std::int64_t kElementsPerTask = 1 << 16;
 
-// Conversions between reals never fail, so the rank's threads share them.
+// Conversions to reals never fail, so the rank's threads share them.
 template <class To, class From>
 void copy_contiguous(To* target, const From* source, std::int64_t n) {
   if constexpr (std::is_same_v<To, From>) {
     std::memcpy(target, source, static_cast<std::size_t>(n) * sizeof(To));
-  } else if constexpr (holds_reals(dtype_of<To>) && holds_reals(dtype_of<From>)) {
+  } else if constexpr (holds_reals(dtype_of<To>)) {
     parallel_for(n, kElementsPerTask, [=](std::int64_t begin, std::int64_t end) {
       for (auto i = begin; i < end; ++i) target[i] = convert<To>(source[i]);
     });
@@ -146,9 +146,10 @@ void check_off_tape(std::string_view op, const Tensor& tensor, std::string_view 
 }
 
 void check_element(std::string_view op, double value, Dtype dtype) {
-  if (dtype == Dtype::kInt64) {
-    const bool whole = value == std::floor(value) && -0x1p63 <= value && value < 0x1p63;
-    check<ValueError>(whole, op, ": int64 needs whole numbers in its range, got ", value);
+  if (is_integer(dtype)) {
+    const double end = std::ldexp(0.5, static_cast<int>(8 * size_of(dtype)));
+    const bool whole = value == std::floor(value) && -end <= value && value < end;
+    check<ValueError>(whole, op, ": ", dtype, " needs whole numbers in its range, got ", value);
   } else if (dtype == Dtype::kBool) {
     check<ValueError>(value == 0 || value == 1, op, ": bool needs true and false, got ", value);
   } else {

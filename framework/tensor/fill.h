@@ -18,8 +18,8 @@ void check_off_tape(std::string_view op, const Tensor& tensor, std::string_view 
                     std::string_view instead = {});
 
 /// ValueError, which begins with the op's name, unless `value` is an element of `dtype`: a whole
-/// number in [-2^63, 2^63) for int64, 0 or 1 for bool, for reals any but finite ones beyond the
-/// range.
+/// number in [-2^63, 2^63) for int64, and so on, 0 or 1 for bool, for reals any but finite ones
+/// beyond the range.
 void check_element(std::string_view op, double value, Dtype dtype);
 
 /// tensor[...] = value, ND, strided or not. ValueError as check_element().

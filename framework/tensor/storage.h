@@ -35,6 +35,12 @@ class ReaderOfBytes {
   virtual bool has_ended() const = 0;
 };
 
+/// Where the bytes come from, for who can make them again.
+class BytesOrigin {
+ public:
+  virtual ~BytesOrigin() = default;
+};
+
 /// The bytes behind tensors.
 ///
 /// Note [Storage that is freed and refilled]
@@ -87,6 +93,10 @@ class Storage {
     ++version_;
   }
 
+  /// Null unless somebody has said where the bytes come from.
+  const BytesOrigin* origin() const { return origin_.get(); }
+  void set_origin(std::shared_ptr<const BytesOrigin> origin) { origin_ = std::move(origin); }
+
   /// The form of FRACTAL_NZ matrices of bfloat16. It belongs to the bytes: whoever writes them anew
   /// in another form says so here, and all handles see it.
   NzPairs nz_pairs() const { return nz_pairs_; }
@@ -107,6 +117,7 @@ class Storage {
   std::uint64_t version_ = 0;
   NzPairs nz_pairs_;
   std::string name_;
+  std::shared_ptr<const BytesOrigin> origin_;
   std::unique_ptr<PendingBytes> filling_;
   std::atomic<bool> has_readers_ = false;
   std::mutex readers_mutex_;

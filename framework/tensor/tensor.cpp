@@ -261,11 +261,7 @@ std::int64_t Tensor::item_within(std::int64_t least, std::int64_t most) const {
   if (!holds_reals(dtype())) {
     check<ShapeError>(numel() == 1, "item: needs a tensor of one element, got ", shape());
     std::int64_t item = 0;
-    if (dtype() == Dtype::kInt64) {
-      item = strided_data<std::int64_t>()[0];
-    } else {
-      item = strided_data<bool>()[0] ? 1 : 0;
-    }
+    dispatch_any(dtype(), [&]<class T>() { item = convert<std::int64_t>(strided_data<T>()[0]); });
     require(least <= item && item <= most, item);
     return item;
   }
@@ -350,6 +346,8 @@ MOEGRAD_INSTANTIATE(float)
 MOEGRAD_INSTANTIATE(double)
 MOEGRAD_INSTANTIATE(BFloat16)
 MOEGRAD_INSTANTIATE(std::int64_t)
+MOEGRAD_INSTANTIATE(std::int32_t)
+MOEGRAD_INSTANTIATE(std::int8_t)
 MOEGRAD_INSTANTIATE(bool)
 #undef MOEGRAD_INSTANTIATE
 

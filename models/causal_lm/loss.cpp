@@ -5,11 +5,15 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <span>
 
+#include "framework/distributed/collectives.h"
 #include "framework/runtime/error.h"
 #include "ops/aux_loss.h"
 #include "ops/cross_entropy.h"
 #include "ops/elementwise.h"
+#include "ops/tensor_parallel.h"
+#include "ops/views.h"
 
 namespace moegrad::models {
 namespace {
@@ -62,6 +66,35 @@ Tensor balance_of_load(const TensorList& logits, const RouterLossOptions::Load& 
   return ops::mul(sum_of_terms(shares), per_layer ? 1.0 / static_cast<double>(layers) : 1.0);
 }
 
+// The load of a micro-batch, of whose tokens each rank has a part, if there are several.
+RouterLossOptions::Load load_of_micro_batch(const CausalLM::Output& output, ProcessGroup* ranks,
+                                            const Tensor& targets) {
+  RouterLossOptions::Load load{.tokens_per_expert = output.tokens_per_expert,
+                               .tokens = targets.dim(0),
+                               .targets = ops::count_targets(targets)};
+  if (ranks == nullptr) return load;
+  for (auto& layer : load.tokens_per_expert) all_reduce(*ranks, std::span(layer));
+  return load;
+}
+
+// Part `p` of the rows of each.
+TensorList part_of_rows(const TensorList& tensors, std::int64_t parts, std::int64_t p) {
+  if (parts == 1) return tensors;
+  TensorList of_part;
+  for (const auto& each : tensors) {
+    const auto rows = each.dim(0) / parts;
+    of_part.push_back(ops::narrow(each, 0, p * rows, rows));
+  }
+  return of_part;
+}
+
+Tensor halved_sum(std::int64_t begin, std::int64_t count,
+                  const std::function<Tensor(std::int64_t)>& term) {
+  if (count == 1) return term(begin);
+  const auto left = (count + 1) / 2;
+  return halved_sum(begin, left, term) + halved_sum(begin + left, count - left, term);
+}
+
 }  // namespace
 
 TensorList balanced_logits(const CausalLM::Output& output) {
@@ -75,29 +108,56 @@ TensorList balanced_logits(const CausalLM::Output& output) {
 
 CausalLMLoss causal_lm_loss(const CausalLM::Output& output, const Tensor& targets,
                             std::int64_t global_targets, double router_aux_loss_coef,
-                            const RouterLossOptions& options) {
+                            const RouterLossOptions& options, const TargetWeights& weights) {
   check<ValueError>(global_targets >= 1, "causal_lm_loss: global_targets must be >= 1, got ",
                     global_targets);
   const auto total = static_cast<double>(global_targets);
+  const double weight = weights.of_targets.defined() ? weights.total : total;
+  check<ValueError>(weight > 0, "causal_lm_loss: weights.total must be positive, got ", weight);
   const Tensor ce_sum = output.ce_sum.defined()
                             ? output.ce_sum
-                            : ops::cross_entropy(output.logits, targets, {.denominator = 1.0});
-  Tensor objective = ops::mul(ce_sum, 1.0 / total);
+                            : ops::cross_entropy(output.logits, targets,
+                                                 {.denominator = 1.0,
+                                                  .token_weights = weights.of_targets,
+                                                  .vocabulary = output.vocabulary});
+  Tensor objective = ops::mul(ce_sum, 1.0 / weight);
   if (output.router_logits.empty()) {
     return {.objective = objective, .ce_sum = ce_sum, .aux = Tensor::zeros({}, ce_sum.dtype())};
   }
   const auto logits = balanced_logits(output);
-  const Tensor aux = options.load
-                         ? balance_of_load(logits, *options.load, output.expert_indices[0].dim(1),
-                                           options.per_layer)
-                         : balance_of_own_load(logits, output.expert_indices, options.per_layer);
+  const auto& parts = options.token_ranks;
+  const int ranks = parts == nullptr ? 1 : parts->size();
+  check<ValueError>(logits[0].dim(0) * ranks == targets.dim(0),
+                    "causal_lm_loss: router logits must be of all tokens, ", targets.dim(0),
+                    ", divided over the ranks of options.token_ranks, ", ranks, ", got ",
+                    logits[0].dim(0));
+  check<ValueError>(options.token_parts >= 1 && logits[0].dim(0) % options.token_parts == 0,
+                    "causal_lm_loss: token_parts must divide the ", logits[0].dim(0),
+                    " tokens of this rank, got ", options.token_parts);
   const auto own_targets = static_cast<double>(ops::count_targets(targets));
-  const double balanced = options.load ? static_cast<double>(options.load->targets) : own_targets;
+  auto load = options.load;
+  const auto token_parts = options.token_parts;
+  const bool divided = ranks * token_parts > 1;
+  if (divided && !load) load = load_of_micro_batch(output, parts.get(), targets);
+  // The sum of of_part(p), which is of an equal share of the tokens.
+  const auto over_parts = [&](const std::function<Tensor(std::int64_t)>& of_part) {
+    const Tensor own = halved_sum(0, token_parts, of_part);
+    return ranks == 1 ? own : ops::reduce_from_ranks(parts, own);
+  };
+  const Tensor aux = load ? over_parts([&](std::int64_t p) {
+    return balance_of_load(part_of_rows(logits, token_parts, p), *load,
+                           output.expert_indices[0].dim(1), options.per_layer);
+  })
+                          : balance_of_own_load(logits, output.expert_indices, options.per_layer);
+  const double balanced = load ? static_cast<double>(load->targets) : own_targets;
   objective = objective + ops::mul(aux, router_aux_loss_coef * (balanced / total));
   if (options.z_loss_coef != 0) {
     for (const auto& each : output.router_logits) {
-      objective =
-          objective + ops::mul(ops::z_loss(each), options.z_loss_coef * (own_targets / total));
+      const Tensor z = over_parts([&](std::int64_t p) {
+        const Tensor mean = ops::z_loss(part_of_rows({each}, token_parts, p)[0]);
+        return divided ? ops::mul(mean, 1.0 / static_cast<double>(ranks * token_parts)) : mean;
+      });
+      objective = objective + ops::mul(z, options.z_loss_coef * (own_targets / total));
     }
   }
   return {.objective = objective, .ce_sum = ce_sum, .aux = aux};

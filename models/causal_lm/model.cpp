@@ -11,8 +11,6 @@
 #include "framework/runtime/error.h"
 #include "framework/tensor/meta.h"
 #include "nn/init.h"
-#include "nn/operand.h"
-#include "ops/linear.h"
 #include "ops/linear_cross_entropy.h"
 
 namespace moegrad::models {
@@ -114,17 +112,21 @@ CausalLM::Output CausalLM::forward(const Tensor& tokens,
   const WeightUseGuard use(config_.tie_word_embeddings ? 1 : 0);  // the embedding's is use 0
   if (!options.targets.defined()) {
     const auto project = [](nn::Linear& head, const Tensor& x) {
-      return ops::linear(nn::operand(head, x), nn::weight_operand(head, head.weight()),
-                         ops::kLinearCrossEntropyRows, arithmetic_dtype(head.weight().dtype()));
+      return head.product(x, arithmetic_dtype(head.weight().dtype()));
     };
     output.logits = lm_head_->call_method(project, normed);  // [T, V]
+    const auto& division = lm_head_->division();
+    if (division && !division->whole_features) output.vocabulary = division->group;
     return output;
   }
-  const auto cross_entropy = [](nn::Linear& head, const Tensor& x, const Tensor& targets) {
-    return ops::linear_cross_entropy(nn::operand(head, x), nn::weight_operand(head, head.weight()),
-                                     targets, {.denominator = 1.0});
+  const auto cross_entropy = [grad = options.grad_ce_sum](nn::Linear& head, const Tensor& x,
+                                                          const Tensor& targets,
+                                                          const Tensor& weights) {
+    return head.cross_entropy(x, targets,
+                              {.denominator = 1.0, .token_weights = weights, .grad_loss = grad});
   };
-  output.ce_sum = lm_head_->call_method(cross_entropy, normed, options.targets);
+  output.ce_sum =
+      lm_head_->call_method(cross_entropy, normed, options.targets, options.target_weights);
   return output;
 }
 
@@ -184,7 +186,8 @@ Tensor CausalLM::embed(const Tensor& tokens, const Tensor& hidden) {
 
 void for_each_tensor(CausalLMForwardOptions& options, const nn::TensorVisitor& visit) {
   // Not the indices of all layers: they have no gradient, and a Function takes few inputs.
-  nn::visit_tensors(visit, options.positions, options.hidden, options.targets);
+  nn::visit_tensors(visit, options.positions, options.hidden, options.targets,
+                    options.target_weights);
 }
 
 void for_each_tensor(CausalLM::Output& output, const nn::TensorVisitor& visit) {

@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <vector>
 
 #include "framework/autograd/dropout_ids.h"
+#include "framework/distributed/process_group.h"
 #include "framework/tensor/documents.h"
 #include "models/causal_lm/config.h"
 #include "models/causal_lm/decoder_layer.h"
@@ -37,9 +39,16 @@ struct CausalLMForwardOptions {
   /// Whether to return the hidden states. They then live as long as the output.
   bool output_hidden_states = false;
   /// int64 [T], the token after each token, -100 if there is none. If given, forward returns ce_sum
-  /// instead of logits, which then never exist as a whole (ops::linear_cross_entropy). Backward
-  /// computes the output head's products once more. The loss and all gradients have the same bits.
+  /// instead of logits, which then never exist as a whole (ops::linear_cross_entropy). The loss and
+  /// all gradients have the same bits. Backward computes the logits once more, unless the next is
+  /// given.
   Tensor targets = {};
+  /// With targets: [T] in the dtype of the loss, what each counts in ce_sum; undefined: 1.
+  Tensor target_weights = {};
+  /// With targets: what the gradient of ce_sum will be. For an objective of causal_lm_loss it is
+  /// 1 / global_targets, or 1 / TargetWeights::total. The head's gradients are then made in
+  /// forward.
+  std::optional<double> grad_ce_sum = std::nullopt;
   /// What dropout and jitter depend on while the model is training, token_ids [T] (Note [Dropout
   /// masks]). By default those of the DropoutIdsGuard around the call, if there is one.
   std::optional<DropoutIds> dropout_ids = std::nullopt;
@@ -57,8 +66,10 @@ class CausalLM final : public nn::Callable<CausalLM> {
   using ForwardOptions = CausalLMForwardOptions;
   /// Lists have one entry per mixture layer, except hidden_states.
   struct Output {
-    Tensor logits;               // [T, V], unless targets were given
-    Tensor ce_sum;               // [], if targets were given: the sum of -log p(target)
+    Tensor logits;  // [T, V], unless targets were given
+    /// The ranks that divide the vocabulary, if logits are this rank's part [T, V / R].
+    std::shared_ptr<ProcessGroup> vocabulary;
+    Tensor ce_sum;               // [], if targets were given: the (weighed) sum of -log p(target)
     Tensor hidden;               // [T, H], of a part without head, for the part after it
     TensorList router_logits;    // [T, E], of which router_scores make scores
     TensorList routing_weights;  // [T, K]

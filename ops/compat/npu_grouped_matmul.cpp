@@ -8,6 +8,7 @@
 #include "ops/checks.h"
 #include "ops/copies.h"
 #include "ops/grouped_products.h"
+#include "ops/kernels/add_row.h"
 #include "ops/split_cat.h"
 
 namespace moegrad::ops {
@@ -168,15 +169,54 @@ void check_sizes(const Tensor& x, const StoredMatrix& matrix) {
                       ']');
 }
 
+// The bias [N] of each expert of all weights; none without a bias.
+TensorList expert_biases(const TensorList& weight, const NpuGroupedMatmulOptions& options) {
+  const auto& bias = options.bias;
+  require<ShapeError>(bias.empty() || bias.size() == weight.size(),
+                      "bias must have as many tensors as weight, ", weight.size(), ", got ",
+                      bias.size());
+  TensorList biases;
+  for (std::size_t i = 0; i < bias.size(); ++i) {
+    const bool stacked = weight[i].ndim() == 3;
+    const auto n = weight[i].dim(options.transpose_weight ? -2 : -1);
+    const Shape expected = stacked ? Shape{weight[i].dim(0), n} : Shape{n};
+    require<DtypeError>(bias[i].dtype() == weight[i].dtype(), "bias must be ", weight[i].dtype(),
+                        " as the weight, got ", bias[i].dtype());
+    require<ShapeError>(bias[i].shape() == expected, "bias must be ", expected, " to match weight ",
+                        weight[i].shape(), ", got ", bias[i].shape());
+    const Tensor rows = contiguous(bias[i].detach());
+    for (std::int64_t e = 0; e < (stacked ? expected[0] : 1); ++e) {
+      biases.push_back(Tensor::as_strided(rows, {n}, {1}, rows.offset() + e * n));
+    }
+  }
+  return biases;
+}
+
+// y[rows of a group] += the bias of its expert
+void add_biases(const TensorList& biases, const Groups& groups, Tensor& y) {
+  if (biases.empty()) return;
+  dispatch_floating(y.dtype(), [&]<class T>() {
+    T* row = y.mutable_data<T>().data();
+    for (std::size_t i = 0; i < groups.experts.size(); ++i) {
+      const auto& bias = biases[static_cast<std::size_t>(groups.experts[i])];
+      for (auto r = groups.offsets[i]; r < groups.offsets[i + 1]; ++r, row += y.dim(1)) {
+        kernels::add_row(bias.data<T>().data(), row, y.dim(1));
+      }
+    }
+  });
+}
+
 // list x list -> list
-TensorList multiply_pairs(const TensorList& x, const TensorList& weight, bool transpose_weight) {
+TensorList multiply_pairs(const TensorList& x, const TensorList& weight,
+                          const NpuGroupedMatmulOptions& options) {
   require<ShapeError>(x.size() == weight.size(), "lists x and weight must have one length, got ",
                       x.size(), " and ", weight.size());
   for (const auto& each : weight) {
     require<ShapeError>(each.ndim() == 2, "each weight of a list must be [K, N], got ",
                         each.shape());
   }
-  const auto matrices = weight_matrices(weight, transpose_weight);
+  const auto matrices = weight_matrices(weight, options.transpose_weight);
+  const auto biases = expert_biases(weight, options);
   for (std::size_t i = 0; i < x.size(); ++i) {
     check_row_major_x(x[i]);
     check_sizes(x[i], matrices[i]);
@@ -184,6 +224,8 @@ TensorList multiply_pairs(const TensorList& x, const TensorList& weight, bool tr
   TensorList y;
   for (std::size_t i = 0; i < x.size(); ++i) {
     y.push_back(multiply_row_groups(x[i], {matrices[i]}, {0, x[i].dim(0)}, matrices[i].n));
+    const Groups rows{.experts = {static_cast<std::int64_t>(i)}, .offsets = {0, x[i].dim(0)}};
+    add_biases(biases, rows, y.back());
   }
   return y;
 }
@@ -198,7 +240,7 @@ void check_one_width(const std::vector<StoredMatrix>& matrices) {
 Tensor group_rows(const TensorList& x, const TensorList& weight,
                   const NpuGroupedMatmulOptions& options) {
   if (x.size() > 1) {
-    const TensorList y = multiply_pairs(x, weight, options.transpose_weight);
+    const TensorList y = multiply_pairs(x, weight, options);
     check_one_width(weight_matrices(weight, options.transpose_weight));
     std::int64_t rows = 0;
     for (const auto& each : x) rows += each.dim(0);
@@ -222,13 +264,16 @@ Tensor group_rows(const TensorList& x, const TensorList& weight,
   const auto matrices = weight_matrices(weight, options.transpose_weight);
   for (const auto& matrix : matrices) check_sizes(x[0], matrix);
   check_one_width(matrices);
+  const auto biases = expert_biases(weight, options);
   const auto groups = read_groups(options, std::ssize(matrices), x[0].dim(0));
   std::vector<StoredMatrix> chosen;
   for (const auto expert : groups.experts) {
     chosen.push_back(matrices[static_cast<std::size_t>(expert)]);
   }
   const auto n = weight[0].dim(options.transpose_weight ? -2 : -1);
-  return multiply_row_groups(x[0], chosen, groups.offsets, n);
+  Tensor y = multiply_row_groups(x[0], chosen, groups.offsets, n);
+  add_biases(biases, groups, y);
+  return y;
 }
 
 Tensor group_columns(const TensorList& x, const TensorList& weight,
@@ -238,6 +283,7 @@ Tensor group_columns(const TensorList& x, const TensorList& weight,
                       weight.size());
   require(options.group_list_type != 2, "group_type 2 needs group_list_type 0 or 1, got 2");
   require(!options.transpose_weight, "group_type 2 cannot transpose the weight");
+  require(options.bias.empty(), "group_type 2 has no bias");
   check_x(x[0]);
   const Tensor rows = swap_last_dims(x[0]);
   require<LayoutError>(rows.is_contiguous(),
@@ -258,7 +304,7 @@ Tensor group_columns(const TensorList& x, const TensorList& weight,
 }
 
 void check_options(const NpuGroupedMatmulOptions& options) {
-  const auto [group_list, group_type, list_type, split_item, transpose_weight] = options;
+  const auto& [group_list, group_type, list_type, split_item, transpose_weight, bias] = options;
   require(group_type == -1 || group_type == 0 || group_type == 2,
           "group_type must be -1, 0 or 2, got ", group_type,
           group_type == 1 ? " (groups of columns are not supported)" : "");
@@ -274,11 +320,11 @@ void check_options(const NpuGroupedMatmulOptions& options) {
 
 TensorList npu_grouped_matmul(const TensorList& x, const TensorList& weight,
                               const NpuGroupedMatmulOptions& options) {
-  check_operands("npu_grouped_matmul", x, weight);
+  check_operands("npu_grouped_matmul", x, weight, options.bias);
   check_options(options);
   check_list(x, "x", x.empty() ? Dtype::kFloat32 : x[0].dtype());
   check_list(weight, "weight", x[0].dtype());
-  if (options.group_type == -1) return multiply_pairs(x, weight, options.transpose_weight);
+  if (options.group_type == -1) return multiply_pairs(x, weight, options);
   if (options.group_type == 2) return {group_columns(x, weight, options)};
   return {group_rows(x, weight, options)};
 }

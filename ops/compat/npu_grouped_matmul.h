@@ -18,11 +18,14 @@ struct NpuGroupedMatmulOptions {
   /// Reads each weight [.., K, N] as [.., N, K]: the transposed view of a FRACTAL_NZ weight, which
   /// has no strides.
   bool transpose_weight = false;
+  /// Added to the rows of each group: as many tensors as weights, [N] for [K, N] and [E, N] for
+  /// [E, K, N], or none. Not for group_type 2.
+  TensorList bias = {};
 };
 
-/// The interface of npu_grouped_matmul (aclnnGroupedMatmul) without bias and quantisation, on the
-/// products of grouped_matmul and npu_gmm. It records nothing on the tape: to differentiate, call
-/// one of these.
+/// The interface of npu_grouped_matmul (aclnnGroupedMatmul) without quantisation, on the products
+/// of grouped_matmul and npu_gmm. It records nothing on the tape: to differentiate, call one of
+/// these.
 ///
 ///     group_type   x, weight -> y                                             split_item
 ///     -1           list [m_i, k_i], list [k_i, n_i] -> list [m_i, n_i]         0, 1

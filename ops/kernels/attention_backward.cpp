@@ -121,30 +121,38 @@ void load_queries(const QueryRows& queries, std::int64_t rows, const T* q, T sca
             std::numeric_limits<T>::infinity());
 }
 
-/// p = exp(score - logsumexp) and, if wanted, grad_scores = p * (v.grad_out - delta) of the panel
-/// [keys, 16] of rows r0 ...; zero for masked keys.
+/// With p = exp(score - logsumexp) and d from dropout: d p and, if wanted,
+/// grad_scores = p * (d v.grad_out - delta) of the panel [keys, 16] of rows r0 ...; zero for masked
+/// keys.
 template <class T>
-void score_gradients(const AttentionBlock& block, std::int64_t r0, std::int64_t dim,
+void score_gradients(const QueryRows& queries, const AttentionBlock& block, std::int64_t r0,
                      const LeftStrips<T>& k_strips, const LeftStrips<T>* v_strips,
                      const BackwardScratch<T>& space) {
-  const auto keys = block.visible_to_panel(r0);
+  const auto dim = queries.sizes.head_dim;
+  const auto keys = block.keys_of_panel(r0);
   const auto masked = (block.keys - keys) * kPanelRows;
+  const bool drops = queries.pairs.random_of_head != nullptr;
+  T factors[kKeyBlock * kPanelRows];
+  if (drops) queries.draw_dropout(block, r0, factors);
   T* const p = space.p + r0 * block.keys;
   multiply_panel(k_strips, keys, space.q_panels + r0 * dim, dim, p, false);
-  mask_panel(block, r0, p);
+  queries.mask_panel(block, r0, p);
   T sums[kPanelRows] = {};
   exp_panel(space.logsumexp + r0, keys, p, sums);
   std::fill_n(p + keys * kPanelRows, masked, T(0));
-  if (v_strips == nullptr) return;
-  T* const grad = space.grad_scores + r0 * block.keys;
-  multiply_panel(*v_strips, keys, space.grad_out_panels + r0 * dim, dim, grad, false);
-  for (std::int64_t l = 0; l < kPanelRows; l += Vec<T>::kLanes) {
-    const auto delta = Vec<T>::load(space.delta + r0 + l);
-    for (auto at = l; at < keys * kPanelRows; at += kPanelRows) {
-      (Vec<T>::load(p + at) * (Vec<T>::load(grad + at) - delta)).store(grad + at);
+  if (v_strips != nullptr) {
+    T* const grad = space.grad_scores + r0 * block.keys;
+    multiply_panel(*v_strips, keys, space.grad_out_panels + r0 * dim, dim, grad, false);
+    if (drops) scale_elements(factors, keys, grad);
+    for (std::int64_t l = 0; l < kPanelRows; l += Vec<T>::kLanes) {
+      const auto delta = Vec<T>::load(space.delta + r0 + l);
+      for (auto at = l; at < keys * kPanelRows; at += kPanelRows) {
+        (Vec<T>::load(p + at) * (Vec<T>::load(grad + at) - delta)).store(grad + at);
+      }
     }
+    std::fill_n(grad + keys * kPanelRows, masked, T(0));
   }
-  std::fill_n(grad + keys * kPanelRows, masked, T(0));
+  if (drops) scale_elements(factors, keys, p);
 }
 
 }  // namespace
@@ -157,22 +165,23 @@ std::int64_t attention_backward_scratch(const AttentionSizes& sizes) {
 // q is scaled when it is loaded. So grad_scores are the gradients of the scaled products, grad_k
 // needs no scaling, and grad_q is scaled at the end.
 template <class T>
-void attention_backward(const AttentionSizes& sizes, const T* q, const T* k, const T* v,
-                        const T* out, const T* logsumexp, const T* grad_out, T scale,
-                        Document document, std::int64_t kv_head, const AttentionGrads<T>& grads,
-                        T* scratch) {
+void attention_backward(const AttentionSizes& sizes, const AttentionPairs& pairs, const T* q,
+                        const T* k, const T* v, const T* out, const T* logsumexp, const T* grad_out,
+                        T scale, Document document, std::int64_t kv_head,
+                        const AttentionGrads<T>& grads, T* scratch) {
   const BackwardScratch<T> space(sizes, scratch);
   const auto dim = sizes.head_dim;
   const auto key_step = sizes.kv_heads * dim;
   const auto length = document.end - document.begin;
   for (std::int64_t query_begin = 0; query_begin < length; query_begin += sizes.query_block()) {
     const auto query_end = std::min(query_begin + sizes.query_block(), length);
-    const QueryRows queries{sizes, document, kv_head, query_begin,
-                            (query_end - query_begin) * sizes.group()};
+    const QueryRows queries{sizes,   pairs,       document,
+                            kv_head, query_begin, (query_end - query_begin) * sizes.group()};
     const auto rows = round_up(queries.rows, kPanelRows);
     load_queries(queries, rows, q, scale, out, grad_out, logsumexp, space);
 
-    for (std::int64_t key_begin = 0; key_begin < query_end; key_begin += kKeyBlock) {
+    for (auto key_begin = queries.first_block(0); key_begin < queries.key_end();
+         key_begin += kKeyBlock) {
       const auto block = queries.against(key_begin);
       const auto offset = (document.begin + key_begin) * key_step + kv_head * dim;
       LeftStrips<T> k_strips(block.keys, dim, space.k_strips);
@@ -183,15 +192,15 @@ void attention_backward(const AttentionSizes& sizes, const T* q, const T* k, con
       k_strips.pack(k + offset, key_step, 1);
       if (want_scores) v_strips.pack(v + offset, key_step, 1);
       for (std::int64_t r0 = 0; r0 < rows; r0 += kPanelRows) {
-        score_gradients(block, r0, dim, k_strips, want_scores ? &v_strips : nullptr, space);
+        score_gradients(queries, block, r0, k_strips, want_scores ? &v_strips : nullptr, space);
       }
       if (grads.q != nullptr) {
         k_by_dim.pack(k + offset, 1, key_step);
         for (std::int64_t r0 = 0; r0 < rows; r0 += kPanelRows) {
-          const auto keys = block.visible_to_panel(r0);
+          const auto keys = block.keys_of_panel(r0);
           if (keys == 0) continue;
           multiply_panel(k_by_dim, dim, space.grad_scores + r0 * block.keys, keys,
-                         space.grad_q_panels + r0 * dim, key_begin > 0);
+                         space.grad_q_panels + r0 * dim, key_begin > queries.first_block(r0));
         }
       }
       if (grads.k != nullptr) {
@@ -213,13 +222,13 @@ void attention_backward(const AttentionSizes& sizes, const T* q, const T* k, con
 
 template std::int64_t attention_backward_scratch<float>(const AttentionSizes&);
 template std::int64_t attention_backward_scratch<double>(const AttentionSizes&);
-template void attention_backward<float>(const AttentionSizes&, const float*, const float*,
+template void attention_backward<float>(const AttentionSizes&, const AttentionPairs&, const float*,
                                         const float*, const float*, const float*, const float*,
-                                        float, Document, std::int64_t, const AttentionGrads<float>&,
-                                        float*);
-template void attention_backward<double>(const AttentionSizes&, const double*, const double*,
+                                        const float*, float, Document, std::int64_t,
+                                        const AttentionGrads<float>&, float*);
+template void attention_backward<double>(const AttentionSizes&, const AttentionPairs&,
                                          const double*, const double*, const double*, const double*,
-                                         double, Document, std::int64_t,
-                                         const AttentionGrads<double>&, double*);
+                                         const double*, const double*, double, Document,
+                                         std::int64_t, const AttentionGrads<double>&, double*);
 
 }  // namespace moegrad::kernels

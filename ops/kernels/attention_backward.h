@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "ops/kernels/attention_pairs.h"
 #include "ops/kernels/attention_sizes.h"
 
 namespace moegrad::kernels {
@@ -20,9 +21,9 @@ struct AttentionGrads {
 
 /// Gradients of one document and key/value head from grad_out and what forward left.
 template <class T>
-void attention_backward(const AttentionSizes& sizes, const T* q, const T* k, const T* v,
-                        const T* out, const T* logsumexp, const T* grad_out, T scale,
-                        Document document, std::int64_t kv_head, const AttentionGrads<T>& grads,
-                        T* scratch);
+void attention_backward(const AttentionSizes& sizes, const AttentionPairs& pairs, const T* q,
+                        const T* k, const T* v, const T* out, const T* logsumexp, const T* grad_out,
+                        T scale, Document document, std::int64_t kv_head,
+                        const AttentionGrads<T>& grads, T* scratch);
 
 }  // namespace moegrad::kernels

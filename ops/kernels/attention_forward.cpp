@@ -12,7 +12,7 @@
 namespace moegrad::kernels {
 namespace {
 
-/// The running softmax of a panel's rows over the key blocks seen so far.
+/// The running softmax of a panel's rows over the key blocks so far.
 template <class T>
 struct OnlineSoftmax {
   T* max;  // of the scores
@@ -51,6 +51,15 @@ void scale_columns(const T* factors, std::int64_t rows, T* panel) {
   }
 }
 
+/// Drops weights of the panel [keys, 16] of rows r0 ....
+template <class T>
+void drop_weights(const QueryRows& queries, const AttentionBlock& block, std::int64_t r0,
+                  T* weights) {
+  T factors[kKeyBlock * kPanelRows];
+  queries.draw_dropout(block, r0, factors);
+  scale_elements(factors, block.keys_of_panel(r0), weights);
+}
+
 /// The scratch of a call. The depth of v_strips runs over keys, the depth of k_strips over
 /// dimensions.
 template <class T>
@@ -83,23 +92,24 @@ std::int64_t attention_forward_scratch(const AttentionSizes& sizes) {
 }
 
 template <class T>
-void attention_forward(const AttentionSizes& sizes, const T* q, const T* k, const T* v, T scale,
-                       Document document, std::int64_t kv_head, std::int64_t query_block, T* out,
-                       T* logsumexp, T* scratch) {
+void attention_forward(const AttentionSizes& sizes, const AttentionPairs& pairs, const T* q,
+                       const T* k, const T* v, T scale, Document document, std::int64_t kv_head,
+                       std::int64_t query_block, T* out, T* logsumexp, T* scratch) {
   const ForwardScratch<T> space(sizes, scratch);
   const auto dim = sizes.head_dim;
   const auto query_begin = query_block * sizes.query_block();
   const auto query_end = std::min(query_begin + sizes.query_block(), document.end - document.begin);
-  const QueryRows queries{sizes, document, kv_head, query_begin,
-                          (query_end - query_begin) * sizes.group()};
+  const QueryRows queries{sizes,   pairs,       document,
+                          kv_head, query_begin, (query_end - query_begin) * sizes.group()};
   const auto rows = round_up(queries.rows, kPanelRows);
   queries.gather(q, scale, space.q_rows);
   pack_rows_as_columns(space.q_rows, rows, dim, space.q_panels);
-  std::fill_n(space.max, rows, -std::numeric_limits<T>::infinity());
+  std::fill_n(space.max, rows, std::numeric_limits<T>::lowest());
   std::fill_n(space.sum, rows, T(0));
 
   const auto key_step = sizes.kv_heads * dim;
-  for (std::int64_t key_begin = 0; key_begin < query_end; key_begin += kKeyBlock) {
+  for (auto key_begin = queries.first_block(0); key_begin < queries.key_end();
+       key_begin += kKeyBlock) {
     const auto block = queries.against(key_begin);
     const auto offset = (document.begin + key_begin) * key_step + kv_head * dim;
     LeftStrips<T> k_strips(block.keys, dim, space.k_strips);
@@ -107,18 +117,25 @@ void attention_forward(const AttentionSizes& sizes, const T* q, const T* k, cons
     k_strips.pack(k + offset, key_step, 1);
     v_strips.pack(v + offset, 1, key_step);
     for (std::int64_t r0 = 0; r0 < rows; r0 += kPanelRows) {
-      const auto keys = block.visible_to_panel(r0);
+      const auto keys = block.keys_of_panel(r0);
       if (keys == 0) continue;
+      const bool first = key_begin == queries.first_block(r0);
       T* out_panel = space.out_panels + r0 * dim;
       multiply_panel(k_strips, keys, space.q_panels + r0 * dim, dim, space.scores, false);
-      mask_panel(block, r0, space.scores);
+      queries.mask_panel(block, r0, space.scores);
       const bool corrected =
           online_softmax<T>(keys, {space.max + r0, space.sum + r0}, space.scores, space.correction);
-      if (corrected && key_begin > 0) scale_columns(space.correction, dim, out_panel);
-      multiply_panel(v_strips, dim, space.scores, keys, out_panel, key_begin > 0);
+      if (corrected && !first) scale_columns(space.correction, dim, out_panel);
+      if (pairs.random_of_head != nullptr) drop_weights(queries, block, r0, space.scores);
+      multiply_panel(v_strips, dim, space.scores, keys, out_panel, !first);
     }
   }
 
+  queries.for_rows(0, rows, [&](std::int64_t r, std::int64_t token, std::int64_t head) {
+    if (space.sum[r] == T(0) && queries.sees_none(token, head)) {
+      space.sum[r] = std::numeric_limits<T>::infinity();
+    }
+  });
   for (std::int64_t r0 = 0; r0 < rows; r0 += kPanelRows) {
     T* out_panel = space.out_panels + r0 * dim;
     for (std::int64_t l = 0; l < kPanelRows; ++l) space.correction[l] = 1 / space.sum[r0 + l];
@@ -132,11 +149,11 @@ void attention_forward(const AttentionSizes& sizes, const T* q, const T* k, cons
 
 template std::int64_t attention_forward_scratch<float>(const AttentionSizes&);
 template std::int64_t attention_forward_scratch<double>(const AttentionSizes&);
-template void attention_forward<float>(const AttentionSizes&, const float*, const float*,
-                                       const float*, float, Document, std::int64_t, std::int64_t,
-                                       float*, float*, float*);
-template void attention_forward<double>(const AttentionSizes&, const double*, const double*,
-                                        const double*, double, Document, std::int64_t, std::int64_t,
-                                        double*, double*, double*);
+template void attention_forward<float>(const AttentionSizes&, const AttentionPairs&, const float*,
+                                       const float*, const float*, float, Document, std::int64_t,
+                                       std::int64_t, float*, float*, float*);
+template void attention_forward<double>(const AttentionSizes&, const AttentionPairs&, const double*,
+                                        const double*, const double*, double, Document,
+                                        std::int64_t, std::int64_t, double*, double*, double*);
 
 }  // namespace moegrad::kernels

@@ -5,7 +5,7 @@
 
 namespace moegrad::kernels {
 
-// Note [Blocked causal attention]
+// Note [Blocked attention]
 // Query head h reads key/value head h / group, group = query_heads / kv_heads. Work is cut into
 // blocks of queries, at most kQueryRows rows (position, head of the group) unless one position has
 // more, and blocks of kKeyBlock keys, counted from the document's first token.
@@ -19,7 +19,16 @@ namespace moegrad::kernels {
 // transposed.
 //
 // A row gets the same bits whatever is packed beside it: its keys are cut at the same positions,
-// and masked keys add exact zeros. Tiles that are masked completely are skipped.
+// and masked keys add exact zeros. Tiles that lie completely behind the queries or before their
+// windows are skipped. What is masked within a tile gets the score -infinity, and its row's maximum
+// begins at the lowest finite number, so that a row that has seen no key yet gets zeros, too.
+//
+// Dropout multiplies the weights by d = 0 or 1 / (1 - probability) after the softmax. With
+// out = sum_j d_j p_j v_j, g = dL/dout and s the scores,
+//
+//     dL/ds_j = p_j (d_j g.v_j - g.out),   dL/dv_j = sum over rows of d_j p_j g
+//
+// and backward draws d again.
 //
 // Method: T. Dao, FlashAttention-2, arXiv:2307.08691.
 

@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/kernels/dropout.h"
 
-#include <array>
-#include <cmath>
-
+#include "ops/kernels/dropout_words.h"
 #include "ops/kernels/for_rows.h"
 
 namespace moegrad::kernels {
 namespace {
-
-// What a word must reach for its element to be kept.
-std::uint64_t threshold_of(double p) { return static_cast<std::uint64_t>(std::ceil(p * 0x1p32)); }
 
 // f(x, word) for each element of [rows, width].
 template <class T, class F>
@@ -35,7 +30,7 @@ void for_each_word(const T* x, const std::int64_t* ids, const Random& random, T*
 template <class T>
 void dropout(const T* x, const std::int64_t* ids, const Random& random, double p, T* y,
              std::int64_t rows, std::int64_t width) {
-  const auto threshold = threshold_of(p);
+  const auto threshold = dropout_threshold(p);
   const auto scale = static_cast<T>(1.0 / (1.0 - p));
   for_each_word(x, ids, random, y, rows, width, [=](T value, std::uint32_t word) {
     return word >= threshold ? value * scale : T{0};
@@ -53,17 +48,12 @@ void jitter(const T* x, const std::int64_t* ids, const Random& random, double no
 template <class T>
 void dropout_pairs(const T* x, const std::int64_t* ids, const Random& random, double p, T* y,
                    std::int64_t n) {
-  const auto threshold = threshold_of(p);
+  const auto threshold = dropout_threshold(p);
   const auto scale = static_cast<T>(1.0 / (1.0 - p));
   for_rows(n, 8 * n, [&](std::int64_t q) {
-    const auto row = static_cast<std::uint64_t>(ids[q]) << 32U;
-    std::array<std::uint32_t, 4> words{};
-    std::uint64_t drawn = ~std::uint64_t{0};
-    for (std::int64_t k = 0; k < n; ++k) {
-      const auto key = static_cast<std::uint64_t>(ids[k]);
-      if (row + key / 4 != drawn) words = random.words(drawn = row + key / 4);
-      y[q * n + k] = words[key % 4] >= threshold ? x[q * n + k] * scale : T{0};
-    }
+    for_each_word_of_pairs(random, ids[q], ids, n, [&](std::int64_t k, std::uint32_t word) {
+      y[q * n + k] = word >= threshold ? x[q * n + k] * scale : T{0};
+    });
   });
 }
 

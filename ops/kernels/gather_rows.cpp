@@ -13,8 +13,7 @@
 namespace moegrad::kernels {
 namespace {
 
-constexpr std::int64_t kColumns = 256;  // of a thread's share
-constexpr std::size_t kMostLevels = 64;
+constexpr std::int64_t kSharedColumns = 256;  // of a thread's share
 
 // Some columns of the sum over the given positions, all of which are in [begin, begin + terms).
 template <class Row, class T>
@@ -46,7 +45,7 @@ class SumOfPositions {
  private:
   const Row* rows_;
   std::int64_t width_, first_, columns_;
-  std::array<std::array<T, kColumns>, kMostLevels> levels_;
+  std::array<std::array<T, kSharedColumns>, kMostHalvings> levels_;
 };
 
 }  // namespace
@@ -67,7 +66,7 @@ void gather_rows(const std::byte* table, const std::int64_t* indices, std::byte*
 template <class T>
 void scatter_add_rows(const T* rows, const std::int64_t* indices, T* table, std::int64_t n,
                       std::int64_t width) {
-  parallel_for(width, kColumns, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(width, kSharedColumns, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = 0; i < n; ++i) {
       add_row(rows + i * width + begin, table + indices[i] * width + begin, end - begin);
     }
@@ -75,27 +74,27 @@ void scatter_add_rows(const T* rows, const std::int64_t* indices, T* table, std:
 }
 
 template <class Row, class T>
-void sum_rows_by_index(const Row* rows, const std::int64_t* indices,
-                       std::span<const std::int64_t> by_index, T* table, std::int64_t width) {
-  const auto n = std::ssize(by_index);
-  parallel_for(width, kColumns, [&](std::int64_t begin, std::int64_t end) {
+void sum_rows_by_index(const Row* rows, std::int64_t n, const std::int64_t* indices,
+                       std::span<const std::int64_t> by_index, std::int64_t first, T* table,
+                       std::int64_t width) {
+  parallel_for(width, kSharedColumns, [&](std::int64_t begin, std::int64_t end) {
     SumOfPositions<Row, T> sums(rows, width, begin, end - begin);
     for (auto run = by_index.begin(); run != by_index.end();) {
       const auto index = indices[*run];
       const auto next =
           std::find_if(run, by_index.end(), [&](std::int64_t i) { return indices[i] != index; });
-      sums.sum(0, n, {run, next}, table + index * width + begin);
+      sums.sum(0, n, {run, next}, table + (index - first) * width + begin);
       run = next;
     }
   });
 }
 
-template void sum_rows_by_index(const float*, const std::int64_t*, std::span<const std::int64_t>,
-                                float*, std::int64_t);
-template void sum_rows_by_index(const BFloat16*, const std::int64_t*, std::span<const std::int64_t>,
-                                float*, std::int64_t);
-template void sum_rows_by_index(const double*, const std::int64_t*, std::span<const std::int64_t>,
-                                double*, std::int64_t);
+template void sum_rows_by_index(const float*, std::int64_t, const std::int64_t*,
+                                std::span<const std::int64_t>, std::int64_t, float*, std::int64_t);
+template void sum_rows_by_index(const BFloat16*, std::int64_t, const std::int64_t*,
+                                std::span<const std::int64_t>, std::int64_t, float*, std::int64_t);
+template void sum_rows_by_index(const double*, std::int64_t, const std::int64_t*,
+                                std::span<const std::int64_t>, std::int64_t, double*, std::int64_t);
 template void scatter_add_rows(const float*, const std::int64_t*, float*, std::int64_t,
                                std::int64_t);
 template void scatter_add_rows(const double*, const std::int64_t*, double*, std::int64_t,

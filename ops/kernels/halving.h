@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cassert>
+#include <cstddef>
 #include <cstdint>
 
 namespace moegrad::kernels {
@@ -22,6 +23,8 @@ namespace moegrad::kernels {
 inline constexpr std::int64_t kHalvingUnit = 16;
 /// The most terms that are added up one after the other.
 inline constexpr std::int64_t kChainTerms = 128;
+/// No sum that can be counted is halved more often.
+inline constexpr std::size_t kMostHalvings = 64;
 
 /// The terms of the left half of a part of `terms` terms.
 constexpr std::int64_t left_half(std::int64_t terms, std::int64_t unit = kHalvingUnit) {

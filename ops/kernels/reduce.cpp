@@ -18,7 +18,6 @@ std::int64_t grain_of(std::int64_t work) {
 }
 
 constexpr std::int64_t kStrip = 256;
-constexpr std::size_t kMostLevels = 64;  // of any number of terms
 
 // visit(o, first, width) for strips of at most kStrip columns of [outer, n, inner].
 template <class Visit>
@@ -38,7 +37,7 @@ void for_each_strip(std::int64_t outer, std::int64_t n, std::int64_t inner, cons
 template <class T>
 void sum_columns(const T* x, T* y, std::int64_t outer, std::int64_t n, std::int64_t inner) {
   for_each_strip(outer, n, inner, [&](std::int64_t o, std::int64_t first, std::int64_t width) {
-    std::array<std::array<T, kStrip>, kMostLevels> levels;
+    std::array<std::array<T, kStrip>, kMostHalvings> levels;
     const auto at = [&](int level) { return levels[static_cast<std::size_t>(level)].data(); };
     const auto join = [&](int level) { add_row(at(level + 1), at(level), width); };
     for_each_part(

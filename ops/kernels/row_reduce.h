@@ -117,12 +117,22 @@ struct LogSumExp {
   T log_sum;
 };
 
+/// What is subtracted before exp: the largest element, or 0 for a row of -inf.
+template <class T>
+T finite_shift(T largest) {
+  return largest == -std::numeric_limits<T>::infinity() ? T{0} : largest;
+}
+
+/// sum_i exp(x[i] - shift)
+template <class T>
+double row_sum_of_exp(const T* x, T shift, std::int64_t n) {
+  return halved_row_sum_of<T>(0, n, [&](std::int64_t i) { return exp(x[i] - shift); });
+}
+
 template <class T>
 LogSumExp<T> row_logsumexp_parts(const T* x, std::int64_t n) {
-  const T found = row_max(x, n);
-  const T largest = found == -std::numeric_limits<T>::infinity() ? T{0} : found;
-  const auto sum = halved_row_sum_of<T>(0, n, [&](std::int64_t i) { return exp(x[i] - largest); });
-  return {largest, math::log(static_cast<T>(sum))};
+  const T largest = finite_shift(row_max(x, n));
+  return {largest, math::log(static_cast<T>(row_sum_of_exp(x, largest, n)))};
 }
 
 /// log sum_i exp(x[i]); -inf for a row of -inf.

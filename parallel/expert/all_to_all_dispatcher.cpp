@@ -19,8 +19,9 @@ struct RouteOfRows final : nn::DispatchMetadata {
 
 }  // namespace
 
-AllToAllDispatcher::AllToAllDispatcher(RowExchange exchange, std::int64_t num_experts)
-    : exchange_(std::move(exchange)), num_experts_(num_experts) {
+AllToAllDispatcher::AllToAllDispatcher(RowExchange exchange, std::int64_t num_experts,
+                                       bool one_micro_batch)
+    : exchange_(std::move(exchange)), num_experts_(num_experts), one_micro_batch_(one_micro_batch) {
   const auto& group = exchange_.group();
   check<ValueError>(num_experts >= 1 && num_experts % group.size() == 0, "AllToAllDispatcher: the ",
                     group.size(), " ranks of group '", group.name(),
@@ -42,7 +43,7 @@ nn::DispatchedRows AllToAllDispatcher::dispatch(const Tensor& x,  // [T, H]
   Tensor weights = send_slots(route, routed.weights, "weights of the rows");  // [M]
   return {.rows = std::move(rows),
           .weights = std::move(weights),
-          .groups = groups,
+          .groups = one_micro_batch_ ? groups.of_one_micro_batch() : groups,
           .tokens_per_expert = plan.sent.counts(),
           .metadata = std::make_shared<RouteOfRows>(std::move(route))};
 }

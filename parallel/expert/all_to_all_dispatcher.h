@@ -34,10 +34,11 @@ namespace moegrad::parallel {
 /// All ranks of the group call dispatch(), combine() and backward alike, also with no tokens.
 class AllToAllDispatcher final : public nn::TokenDispatcher {
  public:
-  /// ValueError for a null group, and unless the ranks divide num_experts.
+  /// `one_micro_batch`: the ranks have parts of the same one (ops::RowGroups). ValueError for a
+  /// null group, and unless the ranks divide num_experts.
   AllToAllDispatcher(std::shared_ptr<ProcessGroup> group, std::int64_t num_experts)
       : AllToAllDispatcher(RowExchange(std::move(group)), num_experts) {}
-  AllToAllDispatcher(RowExchange exchange, std::int64_t num_experts);
+  AllToAllDispatcher(RowExchange exchange, std::int64_t num_experts, bool one_micro_batch = false);
 
   nn::DispatchedRows dispatch(const Tensor& x, const nn::Router::Output& routed) override;
   Tensor combine(const Tensor& rows, const nn::DispatchedRows& dispatched) override;
@@ -45,6 +46,7 @@ class AllToAllDispatcher final : public nn::TokenDispatcher {
  private:
   RowExchange exchange_;
   std::int64_t num_experts_;
+  bool one_micro_batch_;
 };
 
 }  // namespace moegrad::parallel

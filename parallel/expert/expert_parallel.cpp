@@ -10,16 +10,12 @@
 #include <vector>
 
 #include "framework/distributed/compare_checksums.h"
-#include "framework/distributed/shard_runs.h"
 #include "framework/distributed/shard_spec.h"
-#include "framework/runtime/arena.h"
 #include "framework/runtime/crc32c.h"
 #include "framework/runtime/error.h"
-#include "framework/tensor/fill.h"
-#include "framework/tensor/meta.h"
-#include "framework/tensor/tensor_impl.h"
 #include "nn/moe.h"
 #include "parallel/expert/all_to_all_dispatcher.h"
+#include "parallel/parts.h"
 
 namespace moegrad::parallel {
 namespace {
@@ -44,9 +40,7 @@ void check_slot(const nn::ParameterSlot& slot, const std::string& name) {
   check(spec == nullptr, "expert_parallel: '", name, "' must be whole, got ",
         spec == nullptr ? "" : part_text(*spec),
         "; call expert_parallel once, and before fully_shard");
-  const auto& leaf = tensor.impl()->leaf;
-  check(!leaf || (leaf->hooks.empty() && leaf->post_accumulate_hooks.empty()), "expert_parallel: '",
-        name, "' must have no hooks yet, because a part takes its place; register them on that");
+  check_no_hooks("expert_parallel", name, tensor);
 }
 
 std::vector<Mixture> mixtures_below(nn::Module& module, int ranks) {
@@ -93,19 +87,6 @@ void check_same_experts(const std::vector<Mixture>& mixtures, ProcessGroup& grou
   if (any) compare_checksums("expert_parallel", group, names, checksums);
 }
 
-// This rank's experts of a stacked parameter.
-Tensor part_of(const Tensor& whole, const std::shared_ptr<ProcessGroup>& group) {
-  const MemoryTagGuard tag(MemoryTag::kParameters);
-  ShardSpec spec = divided(whole_spec(whole.shape()), group, 0);
-  const MetaGuard no_bytes(whole.is_meta());
-  Tensor part = Tensor::empty(spec.box.shape, whole.dtype());
-  if (!whole.is_meta()) copy_(part, shard_view(whole.detach(), spec));
-  part.storage().set_name(whole.storage().name());
-  part.set_requires_grad(whole.requires_grad());
-  part.set_shard_spec(std::make_shared<const ShardSpec>(std::move(spec)));
-  return part;
-}
-
 // In two levels where that has been faster (docs/expert_parallelism.md).
 RowExchange exchange_over(const DeviceMesh& mesh) {
   constexpr int kFewestOfAHost = 4, kFewestRanks = 16;
@@ -117,15 +98,9 @@ RowExchange exchange_over(const DeviceMesh& mesh) {
   return {group, by_host->group("ep_local"), by_host->group("ep_host")};
 }
 
-// An optimizer might hold the whole.
-void mark_replaced(const Tensor& whole, const Tensor& part) {
-  whole.set_shard_spec(part.shard_spec());
-  set_mark(whole, kReplaced);
-}
-
 }  // namespace
 
-int expert_parallel(nn::Module& module, const DeviceMesh& mesh) {
+int expert_parallel(nn::Module& module, const DeviceMesh& mesh, bool one_micro_batch) {
   std::string axes;
   bool is_innermost = true;
   for (const auto& axis : mesh.axes()) {
@@ -151,10 +126,13 @@ int expert_parallel(nn::Module& module, const DeviceMesh& mesh) {
   const auto exchange = exchange_over(mesh);
   std::vector<std::shared_ptr<nn::TokenDispatcher>> dispatchers;
   for (const auto& mixture : mixtures) {
-    dispatchers.push_back(std::make_shared<AllToAllDispatcher>(exchange, mixture.num_experts));
+    dispatchers.push_back(
+        std::make_shared<AllToAllDispatcher>(exchange, mixture.num_experts, one_micro_batch));
     for (const auto& slot : mixture.experts) {
       const Tensor whole = slot.parameter();
-      if (part_made_of(whole) == parts.end()) parts.emplace_back(whole, part_of(whole, group));
+      if (part_made_of(whole) == parts.end()) {
+        parts.emplace_back(whole, part_of(whole, divided(whole_spec(whole.shape()), group, 0)));
+      }
     }
   }
   for (std::size_t i = 0; i < mixtures.size(); ++i) {

@@ -50,6 +50,10 @@ namespace moegrad::parallel {
 /// Make the optimizer afterwards. The step of one that was made before is an Error.
 ///
 /// Method: Lepikhin et al., "GShard", 2020, https://arxiv.org/abs/2006.16668
-int expert_parallel(nn::Module& module, const DeviceMesh& mesh);
+///
+/// Where the ranks of axis ep are those of a tensor-parallel group, each has a part of the tokens
+/// of one micro-batch: `one_micro_batch`. What they bring an expert is added within the micro-batch
+/// then, and gradients may be kept until the last one.
+int expert_parallel(nn::Module& module, const DeviceMesh& mesh, bool one_micro_batch = false);
 
 }  // namespace moegrad::parallel

@@ -9,7 +9,8 @@
 // Prints, as medians over the steps, tokens/s and the share of the FMA peak measured before each
 // step (MFU, by causal FLOPs, two per multiply-add); peak bytes; what the timed steps asked of the
 // system (page faults, blocks of the arenas) and of the heap (calls of operator new); and what the
-// time goes to, from steps of their own after the timed ones. --json writes the same.
+// time of rank 0 goes to, in parts and op by op, from steps of their own after the timed ones.
+// --json writes the same.
 
 #include <sys/resource.h>
 
@@ -38,9 +39,11 @@
 #include "parallel/expert/all_to_all_dispatcher.h"
 #include "tests/bench/fma_peak.h"
 #include "tests/bench/quantile.h"
+#include "tests/bench/step_parts.h"
 #include "tests/new_calls.h"
 #include "train/config/command_line.h"
 #include "train/config/common_options.h"
+#include "train/memory_plan.h"
 #include "train/speed_preset.h"
 #include "train/train_step.h"
 
@@ -58,9 +61,10 @@ struct Options {
   Dtype dtype = Dtype::kFloat32;      // of the arithmetic
   int expert_parallel = 1;
   bool merge_sources = false;
+  int tensor_parallel = 1;
   std::int64_t steps = 5;
   std::int64_t warmup = 2;
-  std::int64_t recompute = 0;  // layers
+  training::MemoryPlan memory;
   bool linear_cross_entropy = false;
   std::string json;
 };
@@ -89,6 +93,7 @@ struct Requests {
 struct Measured {
   std::vector<StepTime> steps;
   double loss = 0;
+  StepParts parts;                          // medians over the steps
   std::map<std::string, double> functions;  // seconds per step, median
   std::int64_t peak_bytes = 0;
   std::int64_t activation_bytes = 0;  // at most, of all ranks
@@ -126,15 +131,24 @@ double seconds_since(Clock::time_point& begin) {
 Measured run_rank(RankContext& context, const Options& options,
                   const training::SpeedPreset& preset) {
   models::CausalLM model(preset.config, /*seed=*/1);
-  training::recompute_layers(model, options.recompute);
+  training::set_memory_plan(model, options.memory);
   const bool bf16 = options.dtype == Dtype::kBFloat16;
   if (bf16) model.compute_in(options.dtype);
+  const int token_ranks = options.ranks / options.tensor_parallel;
+  std::shared_ptr<ProcessGroup> tensor_ranks;
+  int token_rank = 0;
+  std::map<std::string, std::string> axes;
   if (options.ranks > 1) {
-    const auto meshes =
-        make_meshes(context.group(), {.dp_shard = options.ranks, .ep = options.expert_parallel});
+    const auto meshes = make_meshes(
+        context.group(),
+        {.dp_shard = token_ranks, .tp = options.tensor_parallel, .ep = options.expert_parallel});
+    tensor_ranks = meshes.dense.group("tp");
+    token_rank = meshes.dense.coordinate("shard");
+    axes = meshes.axes_of_groups();
     fsdp::Policy policy;
     if (bf16) policy.mixed_precision.param_dtype = options.dtype;
-    training::shard_model(model, meshes, policy);
+    training::shard_model(model, meshes, policy,
+                          {.sequence_parallel = true, .token_parts = options.tensor_parallel});
     for (const auto& [path, module] : model.named_modules()) {
       auto* const mixture = dynamic_cast<nn::MoE*>(module);
       if (mixture == nullptr || !options.merge_sources) continue;
@@ -143,15 +157,19 @@ Measured run_rank(RankContext& context, const Options& options,
     }
   }
   optim::AdamW optimizer(model.named_parameters(), {.lr = 3e-4});
-  check<ValueError>(preset.sequences % options.ranks == 0, "bench_train_step: ", options.ranks,
-                    " ranks must divide the ", preset.sequences, " sequences of a step");
-  const auto own = preset.sequences / options.ranks;
-  const auto batch =
-      training::random_data(preset, own, options.ranks).micro_batch(0, context.rank());
+  check<ValueError>(
+      options.ranks % options.tensor_parallel == 0 && preset.sequences % token_ranks == 0,
+      "bench_train_step: ", options.ranks, " ranks, of which ", options.tensor_parallel,
+      " share a micro-batch, must divide the ", preset.sequences, " sequences of a step");
+  const auto own = preset.sequences / token_ranks;
+  const auto batch = training::random_data(preset, own, token_ranks).micro_batch(0, token_rank);
   const auto targets = preset.sequences * preset.length;
 
   models::CausalLM::ForwardOptions forward;
-  if (options.linear_cross_entropy) forward.targets = batch.targets;
+  if (options.linear_cross_entropy) {
+    forward.targets = batch.targets;
+    forward.grad_ce_sum = 1 / static_cast<double>(targets);
+  }
 
   Measured result;
   const auto step = [&] {
@@ -160,7 +178,8 @@ Measured run_rank(RankContext& context, const Options& options,
     auto begin = Clock::now();
     optimizer.zero_grad();
     auto output = model(batch.tokens, batch.documents, forward);
-    const auto loss = models::causal_lm_loss(output, batch.targets, targets, 0);
+    const auto loss =
+        models::causal_lm_loss(output, batch.targets, targets, 0, {.token_ranks = tensor_ranks});
     result.loss = loss.ce_sum.item() / static_cast<double>(batch.targets.numel());
     time.forward = seconds_since(begin);
     output.logits = Tensor();  // as train_step does
@@ -197,11 +216,16 @@ Measured run_rank(RankContext& context, const Options& options,
   result.activation_bytes = context.arena()->peak(MemoryTag::kActivations);
   result.kernels = context.kernels();
 
-  std::map<std::string, std::vector<double>> functions;
+  std::map<std::string, std::vector<double>> functions, parts;
   for (std::int64_t i = 0; i < options.steps; ++i) {
     context.spans().start(2);
-    step();
+    context.group()->barrier()->wait();  // not of the step
+    const auto before = context.group()->traffic();
+    const auto total = step().total();
+    const auto after = context.group()->traffic();
     context.spans().stop();
+    result.parts = step_parts(context.spans().spans(), total, axes, before, after);
+    for (const auto& [name, seconds] : result.parts) parts[name].push_back(seconds);
     std::map<std::string, double> sums;
     for (const auto& span : context.spans().spans()) {
       if (span.kind == SpanKind::kModule || span.kind == SpanKind::kCollective) continue;
@@ -210,6 +234,7 @@ Measured run_rank(RankContext& context, const Options& options,
     }
     for (const auto& [name, seconds] : sums) functions[name].push_back(seconds);
   }
+  for (auto& [name, seconds] : result.parts) seconds = median(parts[name]);
   for (const auto& [name, seconds] : functions) result.functions[name] = median(seconds);
   return result;
 }
@@ -294,6 +319,11 @@ int run(const Options& options) {
   std::vector<std::pair<std::string, double>> functions(measured.functions.begin(),
                                                         measured.functions.end());
   std::ranges::sort(functions, std::greater(), &std::pair<std::string, double>::second);
+  double all_parts = 0;
+  for (const auto& [name, seconds] : measured.parts) {
+    report["parts_ms"][name] = 1e3 * seconds;
+    all_parts += seconds;
+  }
   for (const auto& [name, seconds] : functions) report["functions_ms"][name] = 1e3 * seconds;
 
   std::cout << std::fixed << std::setprecision(1) << options.preset << " (" << preset.sequences
@@ -316,6 +346,10 @@ int run(const Options& options) {
               << " rows to experts of other ranks, " << per_step(measured.exchange_wait) / 1e6
               << " ms of waiting for exchanges\n";
   }
+  for (const auto& [name, seconds] : measured.parts) {
+    std::cout << std::setw(10) << std::setprecision(4) << seconds << " s " << std::setw(6)
+              << std::setprecision(1) << 100 * seconds / all_parts << " %  " << name << '\n';
+  }
   for (const auto& [name, seconds] : functions) {
     std::cout << std::setw(10) << 1e3 * seconds << " ms  " << name << '\n';
   }
@@ -331,30 +365,34 @@ int parse_and_run(int argc, char** argv) {
   Options options;
   options.ranks = default_world_size(options.ranks);
   using namespace training;
-  CommandLine line(
-      "Measures training steps of a Qwen3-MoE.",
-      {text_option("preset", options.preset, "main, fine or long"),
-       number_option("sequences", options.sizes.sequences, {1, 1 << 20},
-                     "of a step, instead of the preset's"),
-       number_option("length", options.sizes.length, {1, 1 << 24},
-                     "of each sequence, instead of the preset's"),
-       number_option("experts", options.sizes.experts, {1, 1 << 20},
-                     "instead of the preset's; as large, and as many of them for each token"),
-       world_size_option(options.ranks, 1024), threads_option(options.threads),
-       kernels_option(options.kernels), arithmetic_option(options.dtype),
-       number_option("expert-parallel", options.expert_parallel, {1, 1024},
-                     "ranks that have the experts of a layer between them"),
-       flag_option("merge-sources", options.merge_sources,
-                   "one product over the rows of all ranks for an expert's gradient, whose bits "
-                   "then depend on the ranks: to see what the exact order costs")
-           .needing("expert-parallel"),
-       number_option("steps", options.steps, {1, 1 << 20}, "timed"),
-       number_option("warmup", options.warmup, {0, 1 << 20}, "steps before"),
-       number_option("recompute-layers", options.recompute, {0, 1 << 20},
-                     "layers that keep only their input"),
-       flag_option("linear-cross-entropy", options.linear_cross_entropy,
-                   "no logits as a whole, at the price of the head's products once more"),
-       path_option("json", options.json, PathKind::kOutput, "file for the figures")});
+  std::vector<Option> all = {
+      text_option("preset", options.preset, "main, fine or long"),
+      number_option("sequences", options.sizes.sequences, {1, 1 << 20},
+                    "of a step, instead of the preset's"),
+      number_option("length", options.sizes.length, {1, 1 << 24},
+                    "of each sequence, instead of the preset's"),
+      number_option("experts", options.sizes.experts, {1, 1 << 20},
+                    "instead of the preset's; as large, and as many of them for each token"),
+      world_size_option(options.ranks, 1024),
+      threads_option(options.threads),
+      kernels_option(options.kernels),
+      arithmetic_option(options.dtype),
+      number_option("expert-parallel", options.expert_parallel, {1, 1024},
+                    "ranks that have the experts of a layer between them"),
+      number_option("tensor-parallel", options.tensor_parallel, {1, 1024},
+                    "ranks, of --world-size, that share the work on the same tokens, with "
+                    "sequence parallelism"),
+      flag_option("merge-sources", options.merge_sources,
+                  "one product over the rows of all ranks for an expert's gradient, whose bits "
+                  "then depend on the ranks: to see what the exact order costs")
+          .needing("expert-parallel"),
+      number_option("steps", options.steps, {1, 1 << 20}, "timed"),
+      number_option("warmup", options.warmup, {0, 1 << 20}, "steps before"),
+      flag_option("linear-cross-entropy", options.linear_cross_entropy,
+                  "no logits as a whole; the head's gradients are made in forward"),
+      path_option("json", options.json, PathKind::kOutput, "file for the figures")};
+  add_memory_plan_options(all, options.memory);
+  CommandLine line("Measures training steps of a Qwen3-MoE.", std::move(all));
   if (const auto exit_code = line.parse(argc, argv)) return *exit_code;
   check<UsageError>(options.ranks % options.expert_parallel == 0,
                     "--expert-parallel: must divide the ranks (--world-size), ", options.ranks,

@@ -142,6 +142,9 @@ TEST(FromPyTorch, AutogradAndModules) {
     const NoGradGuard no_grad;
     expect_equal((*copy)(Tensor::of({{1, 2}})), h);
   }
+  model.compute_in(Dtype::kBFloat16);
+  EXPECT_EQ(model(Tensor::of({{1, 2}})).dtype(), Dtype::kBFloat16);
+  model.compute_in(std::nullopt);
   NamedTensors state = model.state_dict();
   state.clear();
   EXPECT_EQ(model.load_state_dict(state, /*strict=*/false).missing_keys,
@@ -157,6 +160,8 @@ TEST(FromPyTorch, AutogradAndModules) {
   const Documents documents = Documents::one(2);
   const Tensor q = Tensor::ones({2, 1, 4});
   expect_equal(ops::attention(q, q, q, documents, 1.0), q);  // a mean of equal values
+  const Tensor allowed = Tensor::full({2, 2}, 1, Dtype::kBool);
+  expect_equal(ops::attention(q, q, q, documents, 1.0, {.allowed = allowed}), q);
 }
 
 }  // namespace

@@ -2,11 +2,17 @@
 
 // A whole model kept in one dtype and computed with in another.
 
+#include <array>
 #include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "framework/distributed/shard_runs.h"
 #include "fsdp/fully_shard.h"
 #include "models/causal_lm/loss.h"
+#include "nn/experts.h"
+#include "nn/linear.h"
 #include "tests/fsdp/models.h"
 
 namespace moegrad::compute_dtype_test {
@@ -160,6 +166,57 @@ TEST(ComputeDtype, WeightsOfProductsAloneAreGatheredInBFloat16) {
   });
 }
 
+// Linear layers, which store [out, in], and experts, which store [in, out] or [out, in].
+class Products final : public nn::Callable<Products> {
+ public:
+  Products() {
+    for (auto& linear : linears) linear = std::make_shared<nn::Linear>(nn::Linear::Config{20, 20});
+    for (const auto weights :
+         {nn::ExpertWeights::kPretransposed, nn::ExpertWeights::kHuggingFace}) {
+      experts.push_back(std::make_shared<nn::GroupedExperts>(nn::GroupedExperts::Config{
+          .hidden_size = 20, .intermediate_size = 12, .num_experts = 2, .weights = weights}));
+    }
+    for (std::size_t i = 0; i < 2; ++i) {
+      register_module("linear" + std::to_string(i), *linears[i]);
+      register_module("experts" + std::to_string(i), *experts[i]);
+    }
+  }
+  Tensor forward(const Tensor& x) {
+    Tensor y = x;
+    for (auto& linear : linears) y = (*linear)(y);
+    for (auto& each : experts) y = (*each)(y, Tensor::ones({9}), ops::RowGroups(1, {4, 5}));
+    return y;
+  }
+  std::array<std::shared_ptr<nn::Linear>, 2> linears;
+  std::vector<std::shared_ptr<nn::GroupedExperts>> experts;
+};
+
+// Whether prefetched or not, so that no product packs a weight.
+TEST(ComputeDtype, EachGatherWritesTheFormThatTheNextProductsRead) {
+  for (const bool prefetched : {false, true}) {
+    launch(2, [&](RankContext& rank) {
+      const auto mesh = DeviceMesh::flat(rank.group());
+      const fsdp::Policy policy = {.mixed_precision = {.param_dtype = kBf16},
+                                   .forward_prefetch = prefetched ? 1 : 0};
+      Products model;
+      std::vector<nn::Module*> modules;
+      for (auto& linear : model.linears) modules.push_back(linear.get());
+      for (auto& experts : model.experts) modules.push_back(experts.get());
+      modules.push_back(&model);
+      for (auto* module : modules) {
+        auto& state = fsdp::fully_shard(*module, mesh, policy);
+        if (!prefetched) state.set_modules_to_backward_prefetch({});
+      }
+      const Tensor x = test::randn({9, 20}, 1, Dtype::kFloat32, true);
+      for (int step = 0; step < 3; ++step) {
+        model(x).backward(Tensor::ones({9, 20}, kBf16));
+        EXPECT_EQ(rank.counters().packed_panels, 0) << step;
+        EXPECT_EQ(rank.counters().transposed_packs, 0) << step;
+      }
+    });
+  }
+}
+
 // What compute_in() has said before counts.
 TEST(ComputeDtype, FullyShardGathersInBFloat16WhatComputesInIt) {
   launch(1, [](RankContext& rank) {
@@ -179,6 +236,55 @@ TEST(ComputeDtype, FullyShardGathersInBFloat16WhatComputesInIt) {
               }),
               "fully_shard: param_dtype must be bfloat16 for a module that computes in it "
               "(compute_in), got float32");
+  });
+}
+
+// As in FSDP2: each call has a policy of its own.
+TEST(ComputeDtype, AModuleComputesAsTheCallThatShardsItSays) {
+  launch(1, [](RankContext& rank) {
+    auto config = test::sharded_toy_config();
+    config.dtype = Dtype::kFloat32;
+    const auto mesh = DeviceMesh::flat(rank.group());
+    const fsdp::Policy narrow = {.mixed_precision = {.param_dtype = kBf16}};
+    models::CausalLM model(config, 3);
+    fsdp::fully_shard(model.layers()[0], mesh,
+                      {.mixed_precision = {.param_dtype = Dtype::kFloat32}});
+    fsdp::fully_shard(model.layers()[1], mesh, narrow);
+    fsdp::fully_shard(model, mesh, narrow);
+    for (const auto& [path, module] : model.named_modules()) {
+      const bool wide = path.starts_with("model.layers.0");
+      EXPECT_EQ(module->compute_dtype().has_value(), !wide) << path;
+    }
+  });
+}
+
+// The modules of one call form one unit, with one policy.
+TEST(ComputeDtype, OneOfAListThatComputesInBFloat16IsEnough) {
+  launch(1, [](RankContext& rank) {
+    nn::Linear first({20, 20}), second({20, 20});
+    second.compute_in(kBf16);
+    auto& state = fsdp::fully_shard({&first, &second}, DeviceMesh::flat(rank.group()));
+    state.unshard();
+    for (const auto* linear : {&first, &second}) {
+      EXPECT_EQ(linear->compute_dtype(), kBf16);
+      EXPECT_EQ(linear->weight().dtype(), kBf16);
+    }
+  });
+}
+
+TEST(ComputeDtype, CannotBeTurnedOffWhereWeightsAreGatheredInBFloat16) {
+  launch(1, [](RankContext& rank) {
+    auto config = test::sharded_toy_config();
+    config.dtype = Dtype::kFloat32;
+    models::CausalLM model(config, 3);
+    const fsdp::Policy narrow = {.mixed_precision = {.param_dtype = kBf16}};
+    fsdp::fully_shard(model, DeviceMesh::flat(rank.group()), narrow);
+    model.compute_in(std::nullopt);
+    const auto batch = test::toy_batches(0, 1, config.vocab_size)[0];
+    EXPECT_THAT(test::message_of<Error>([&] { model(batch.tokens); }),
+                ::testing::StartsWith(
+                    "compute_in: must not be turned off for a module whose weights fully_shard "
+                    "gathers in bfloat16 (param_dtype), got one that computes in float32"));
   });
 }
 
@@ -207,6 +313,12 @@ TEST(ComputeDtype, RefusesWhatContradicts) {
   models::CausalLM model(test::sharded_toy_config(), 3);
   EXPECT_EQ(test::message_of<DtypeError>([&] { model.compute_in(Dtype::kFloat64); }),
             "compute_in: dtype must be bfloat16 or none, got float64");
+  auto wide = test::sharded_toy_config();
+  wide.dtype = Dtype::kFloat64;
+  models::CausalLM of_doubles(wide, 3);
+  EXPECT_EQ(test::message_of<DtypeError>([&] { of_doubles.compute_in(kBf16); }),
+            "compute_in: bfloat16 needs float32 parameters, got float64 of "
+            "'model.embed_tokens.weight'");
 }
 
 }  // namespace

@@ -198,7 +198,8 @@ TEST(PlacementsByHand, RefuseAGroupThatHasSomeOfTheRanksOfAnother) {
     EXPECT_EQ(message_of<ValueError>([&] { divided(spec, rank.group(), 0); }),
               "shard: " + part +
                   " of dimension 1 of [12, 10] must be divided over other ranks "
-                  "than before, got group 'world', which has 2 ranks of group 'columns'");
+                  "than before, got group 'world', which has 2 ranks of group 'columns', "
+                  "which divides dimension 1");
     EXPECT_EQ(num_parts(divided(spec, mesh.group("rows"), 0)), 4);
     const int neighbours[] = {rank.rank() / 2 * 2, rank.rank() / 2 * 2 + 1};
     const auto again = rank.group()->subgroup(neighbours, "again");  // the ranks of "columns"
@@ -212,9 +213,15 @@ TEST(PlacementsByHand, RefuseRanksThatHaveDifferentPartsAndDimensionsThatAreNotT
     const std::string part = rank.rank() == 0 ? "[0, 5)" : "[5, 10)";
     const auto message = "shard: " + part +
                          " of dimension 1 of [12, 10] must be divided over other ranks than "
-                         "before, got group 'world', which has 2 ranks of group 'world'";
+                         "before, got group 'world', which has 2 ranks of group 'world', "
+                         "which divides dimension 1";
     EXPECT_EQ(message_of<ValueError>([&] { divided(spec, rank.group(), 0); }), message);
     EXPECT_EQ(message_of<ValueError>([&] { replicated(spec, rank.group()); }), message);
+    EXPECT_EQ(message_of<ValueError>([&] {
+                divided(replicated(whole_spec({12, 10}), rank.group()), rank.group(), 0);
+              }),
+              "shard: all of [12, 10] must be divided over other ranks than before, got group "
+              "'world', which has 2 ranks of group 'world', which has copies");
     EXPECT_EQ(message_of<ShapeError>([&] { divided(spec, nullptr, 2); }),
               "shard: [12, 10] must have the dimension to cut, got 2");
     const Division division = {.shape = {12, 10}, .outer = 2, .outer_dim = 1};

@@ -51,6 +51,7 @@ TEST(Deepcopy, HasTheSameValuesInTensorsOfItsOwn) {
   }
   model(Tensor::arange(4)).backward(Tensor::ones({4, 4}));
   model.head.eval();
+  model.head.compute_in(Dtype::kBFloat16);
   int calls = 0;
   model.register_forward_hook([&](Module&) { ++calls; });
 
@@ -62,6 +63,8 @@ TEST(Deepcopy, HasTheSameValuesInTensorsOfItsOwn) {
   EXPECT_FALSE(copy->embedding.weight().grad().defined());
   EXPECT_TRUE(copy->is_training());
   EXPECT_FALSE(copy->head.is_training());
+  EXPECT_EQ(copy->head.compute_dtype(), Dtype::kBFloat16);
+  EXPECT_FALSE(copy->embedding.compute_dtype().has_value());
   (*copy)(Tensor::arange(4));
   EXPECT_EQ(calls, 0);  // hooks are not copied
 
@@ -139,8 +142,9 @@ TEST(Deepcopy, RefusesShardsAndTensorsWithoutBytes) {
   sharded.weight().set_shard_spec(
       std::make_shared<const ShardSpec>(test::range_spec({6, 2}, 0, 3)));
   EXPECT_EQ(message_of<Error>([&] { deepcopy(sharded, config); }),
-            "deepcopy: 'weight' of the original must be whole, got a shard; copy the module before "
-            "it is sharded");
+            "deepcopy: 'weight' of the original must be of one rank, got [0, 3) of dimension 0 of "
+            "[6, 2] on several; copy the module before parallelize_module, expert_parallel or "
+            "fully_shard divides it");
   const MetaGuard meta;
   Linear empty(config);
   EXPECT_EQ(message_of<Error>([&] { deepcopy(empty, config); }),

@@ -46,6 +46,18 @@ TEST(Linear, SharesAGivenWeight) {
             "Linear: weight must be [out, in], got [3]");
 }
 
+// Ids or doubles are not rounded to what it computes in.
+TEST(Linear, InBFloat16TakesFloat32AndBFloat16Alone) {
+  Linear linear({.in_features = 3, .out_features = 2});
+  linear.compute_in(Dtype::kBFloat16);
+  const Tensor x = randn({4, 3}, 1, Dtype::kFloat32);
+  EXPECT_TRUE(bitwise_equal(linear(x), linear(to_dtype(x, Dtype::kBFloat16))));
+  EXPECT_EQ(linear(x).dtype(), Dtype::kBFloat16);
+  for (const auto dtype : {Dtype::kInt64, Dtype::kFloat64}) {
+    EXPECT_THROW(linear(to_dtype(x, dtype)), DtypeError) << dtype;
+  }
+}
+
 TEST(Linear, AddsABiasIfAskedForAndGradientsMatchFiniteDifferences) {
   Linear linear({.in_features = 7, .out_features = 3, .bias = true, .dtype = Dtype::kFloat64});
   init_weights(linear, 1, 1.0);

@@ -359,5 +359,22 @@ TEST(Recompute, BackwardNamesAModuleThatIsGone) {
             "until backward has run");
 }
 
+// Otherwise backward would differentiate another function than forward has computed.
+TEST(Recompute, RefusesAnotherComputeDtypeInBackward) {
+  Linear linear({.in_features = 3, .out_features = 2});
+  recompute(linear);
+  const auto message = [&](std::optional<Dtype> forward, std::optional<Dtype> backward) {
+    linear.compute_in(forward);
+    const Tensor y = linear(randn({4, 3}, 1, Dtype::kFloat32));
+    linear.compute_in(backward);
+    return message_of<Error>([&] { y.backward(Tensor::ones(y.shape(), y.dtype())); });
+  };
+  constexpr auto kRefusal =
+      "recompute: a module must compute in backward in the dtype that it had in forward, got "
+      "compute_in() in between";
+  EXPECT_THAT(message(Dtype::kBFloat16, std::nullopt), ::testing::StartsWith(kRefusal));
+  EXPECT_THAT(message(std::nullopt, Dtype::kBFloat16), ::testing::StartsWith(kRefusal));
+}
+
 }  // namespace
 }  // namespace moegrad::nn::recompute_test

@@ -8,6 +8,7 @@
 #include "ops/cross_entropy.h"
 #include "ops/elementwise.h"
 #include "ops/grouped_matmul.h"
+#include "ops/kernels/bf16/product.h"
 #include "ops/linear.h"
 #include "ops/linear_cross_entropy.h"
 #include "ops/npu_gmm.h"
@@ -116,7 +117,7 @@ TEST(Bf16Products, LinearHasTheBitsOfScalarLoopsWithEveryKernel) {
 // Rows, columns, and which expert is empty; each product is that of its rows alone.
 TEST(Bf16Products, GroupedProductsHaveTheBitsOfLinearForEachExpertInEveryStorage) {
   const std::vector<std::int64_t> counts{3, 0, 40, 7}, offsets{0, 3, 3, 43, 50};
-  const std::int64_t experts = 4, k = 50, n = 34, rows = 50;
+  const std::int64_t experts = 4, k = 50, n = 70, rows = 50;
   const Tensor x = rounded({rows, k}, 1), g = rounded({rows, n}, 3);
   const Tensor weight = rounded({experts, k, n}, 2);
   Results expected{.y = Tensor::empty({rows, n}, kBf16),
@@ -162,6 +163,17 @@ TEST(Bf16Products, GroupedProductsHaveTheBitsOfLinearForEachExpertInEveryStorage
           results_of(grouped_matmul(in, w, offsets, /*transpose_weight=*/true), g, in, w);
       check_same(got, clone(transpose(got.grad_weight, 1, 2)));
     }
+  }
+}
+
+// From so many rows on, each into panels of its own.
+TEST(Bf16Products, WeightsOfExpertsWithManyRowsArePackedOnceEach) {
+  const std::int64_t rows = 2 * kernels::bf16::kBlockRows + 1, k = 33, n = 17;
+  const Tensor x = rounded({2 * rows, k}, 1), weight = rounded({2, k, n}, 2);
+  const Tensor y = npu_gmm(weight, x, std::vector<std::int64_t>{rows, rows});
+  for (std::int64_t e = 0; e < 2; ++e) {
+    const Tensor of_expert = linear(narrow(x, 0, e * rows, rows), transpose(weight[e], 0, 1));
+    EXPECT_TRUE(bitwise_equal(clone(narrow(y, 0, e * rows, rows)), of_expert)) << e;
   }
 }
 
@@ -350,9 +362,8 @@ TEST(Bf16Products, MixNoDtypes) {
             "linear: x is bfloat16 but weight is float32; convert it with ops::cast");
   EXPECT_EQ(message_of<DtypeError>([&] { linear(wide, weight); }),
             "linear: x is float32 but weight is bfloat16; convert it with ops::cast");
-  EXPECT_EQ(
-      message_of<DtypeError>([&] { linear(x, weight, 0, kF64); }),
-      "linear: dtype must be that of the weight, bfloat16, or for bfloat16 float32, got float64");
+  EXPECT_EQ(message_of<DtypeError>([&] { linear(x, weight, 0, kF64); }),
+            "linear: dtype must be that of the weight, bfloat16, or float32, got float64");
   EXPECT_EQ(message_of<DtypeError>(
                 [&] { linear_cross_entropy(x, wide, Tensor::zeros({4}, Dtype::kInt64), {}); }),
             "linear_cross_entropy: x is bfloat16 but weight is float32; convert it with ops::cast");

@@ -6,7 +6,10 @@
 
 #include "framework/autograd/engine.h"
 #include "framework/runtime/rank_context.h"
+#include "ops/embedding.h"
 #include "ops/indexing.h"
+#include "ops/masks.h"
+#include "ops/split_cat.h"
 #include "ops/views.h"
 #include "tests/ops/counting.h"
 #include "tests/testing.h"
@@ -65,6 +68,48 @@ TEST(Copies, CastToBFloat16RoundsTheValueAndNotTheGradient) {
   const Tensor narrow = randn({2}, 1, Dtype::kBFloat16, true);
   cast(narrow, Dtype::kFloat64).backward(Tensor::full({2}, 1 + 0x1p-20, Dtype::kFloat64));
   EXPECT_TRUE(bitwise_equal(narrow.grad(), Tensor::full({2}, 1 + 0x1p-20)));
+}
+
+// So what several of them give is rounded once, after it has been added.
+TEST(Copies, OpsThatMoveBFloat16DoNotRoundItsGradient) {
+  const Tensor index = Tensor::from<std::int64_t>({1, 0, 1}, {3});
+  const Tensor at = Tensor::from<std::int64_t>({1, 0, 1}, {1, 3});
+  const Tensor mask = Tensor::from(std::vector<bool>{true, false, true}, {3});
+  const std::vector<std::function<Tensor(const Tensor&)>> ops{
+      [](const Tensor& x) { return x[1]; },
+      [](const Tensor& x) { return view(x, {6}); },
+      [](const Tensor& x) {
+        return permute(x, {1, 0});
+      },
+      [](const Tensor& x) {
+        return expand(x, {4, 2, 3});
+      },
+      [](const Tensor& x) { return contiguous(transpose(x, 0, 1)); },
+      [](const Tensor& x) { return clone(x); },
+      [](const Tensor& x) {
+        return cat({x, x}, 1);
+      },
+      [](const Tensor& x) { return split(x, 2, 1)[0]; },
+      [](const Tensor& x) { return chunk(x, 3, 1)[2]; },
+      [&](const Tensor& x) { return index_select(x, 0, index); },
+      [&](const Tensor& x) { return gather(x, 0, at); },
+      [](const Tensor& x) { return flip(x, {1}); },
+      [&](const Tensor& x) { return where(mask, x[0], x); },
+      [&](const Tensor& x) { return embedding(index, x); },
+  };
+  for (std::size_t i = 0; i < ops.size(); ++i) {
+    for (const auto given : {Dtype::kFloat32, Dtype::kBFloat16}) {
+      const auto gradient = [&](Dtype dtype) {
+        const Tensor x = randn({2, 3}, 1, dtype, true);
+        const Tensor y = ops[i](x), g = randn(y.shape(), 2, given);
+        EXPECT_EQ(y.dtype(), dtype);
+        y.backward(dtype == Dtype::kFloat32 ? widened(g) : g);
+        return x.grad();
+      };
+      EXPECT_TRUE(bitwise_equal(gradient(Dtype::kBFloat16), gradient(Dtype::kFloat32)))
+          << "op " << i << ", gradient " << given;
+    }
+  }
 }
 
 TEST(Copies, WidenedIsTheTensorItselfUnlessItIsBFloat16) {

@@ -74,22 +74,27 @@ void add_samples_with_options(OpEntry& entry) {
                        bool ids = false) {
     const Shape keys{query[0], kv_heads, query[2]};
     OpSample sample{.what = what,
-                    .inputs = {{.shape = query}, {.shape = keys}, {.shape = keys}},
-                    .args = options,
-                    .saves_outputs = false};
+                    .inputs = {{.shape = query, .saved = true},
+                               {.shape = keys, .saved = true},
+                               {.shape = keys, .saved = true}},
+                    .args = options};
     sample.args["cu_seqlens"] = cu_seqlens;
     sample.args["scale"] = 0.7;
     if (allowed.ndim() > 0) {
-      sample.inputs.push_back({.shape = allowed, .draw = Draw::kMask});
+      sample.inputs.push_back({.shape = allowed, .draw = Draw::kMask, .saved = true});
       sample.args["allowed"] = true;
     }
     if (ids) {
-      sample.inputs.push_back(
-          {.shape = {query[0]}, .draw = Draw::kIndices, .bound = std::int64_t{1} << 32});
+      sample.inputs.push_back({.shape = {query[0]},
+                               .draw = Draw::kIndices,
+                               .bound = std::int64_t{1} << 32,
+                               .saved = true});
     }
     entry.samples.push_back(sample);
   };
-  const Json dropout{{"p", 0.4}, {"seed", 7}, {"purpose", "layers.0.attention"}};
+  // Doubling is exact, also in bfloat16: what a token that sees one key gets loses no bit, and its
+  // scores have no gradient.
+  const Json dropout{{"p", 0.5}, {"seed", 7}, {"purpose", "layers.0.attention"}};
   add("full", {5, 4, 3}, 2, {0, 5}, {{"mask", "full"}});
   add("full, documents", {7, 2, 2}, 1, {0, 3, 3, 7}, {{"mask", "full"}});
   add("a window of two", {6, 2, 3}, 1, {0, 6}, {{"window", 2}});
@@ -104,8 +109,10 @@ void add_samples_with_options(OpEntry& entry) {
   add("dropout of what is allowed", {5, 2, 3}, 2, {0, 5}, all, {5, 5}, true);
   add("one token, dropped or not", {1, 1, 2}, 1, {0, 1}, dropout);
   add("no tokens, full", {0, 2, 4}, 1, {0, 0}, {{"mask", "full"}});
-  for (auto& input : entry.samples.back().inputs) input.saved = true;
-  entry.samples.back().saves_outputs = true;
+  auto window = dropout;
+  window["window"] = 5;
+  add("a window, allowed by head, and dropout", {14, 2, 3}, 1, {0, 4, 14}, window, {2, 14, 14},
+      true);
 }
 
 OpEntry attention_op() {
@@ -175,6 +182,12 @@ OpEntry attention_op() {
           "dropout must be in [0, 1), got 1");
   refused("too few ids", {.dropout = {{.p = 0.5, .ids = Tensor::arange(3)}}}, "ShapeError",
           "dropout ids must be [4], got [3]");
+  refused("ids that are no integers", {.dropout = {{.p = 0.5, .ids = randn({4})}}}, "DtypeError",
+          "ids must be int64, got float64");
+  constexpr std::int64_t kBound = std::int64_t{1} << 32;
+  refused("an id of 33 bits",
+          {.dropout = {{.p = 0.5, .ids = Tensor::arange(kBound - 3, kBound + 1)}}}, "ValueError",
+          "id must be in [0, 4294967296), got 4294967296 at position 3");
   return entry;
 }
 

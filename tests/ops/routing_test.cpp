@@ -72,6 +72,20 @@ TEST(PlanRouting, SortsSlotsByExpertAndKeepsTheirOrder) {
   EXPECT_EQ(plan.received, plan.sent);
 }
 
+TEST(PlanRouting, CountsTheRowsOfPartsOfTheTokensApart) {
+  const Tensor indices = indices_of({2, 0, 0, 1, 2, 1, 2, 0}, {4, 2});
+  const auto whole = plan_routing(indices, 3), parts = plan_routing(indices, 3, 2);
+  EXPECT_EQ(parts.received.counts_by_source(), (std::vector<std::int64_t>{2, 1, 1, 1, 1, 2}));
+  EXPECT_TRUE(parts.received.is_one_micro_batch());
+  EXPECT_EQ(parts.sent, whole.sent);
+  EXPECT_TRUE(bitwise_equal(parts.row_of_slot, whole.row_of_slot));
+  EXPECT_EQ(plan_routing(indices_of({}, {0, 2}), 3, 2).received.rows(), 0);
+  for (const std::int64_t count : {0, 3}) {
+    EXPECT_EQ(message_of<ValueError>([&] { plan_routing(indices, 3, count); }),
+              "routing: token_parts must divide the 4 tokens, got " + std::to_string(count));
+  }
+}
+
 TEST(PlanRouting, GivesEachSlotARowOfItsExpert) {
   const Tensor indices = random_routing(97, 3, 11);
   const auto plan = plan_routing(indices, 11);

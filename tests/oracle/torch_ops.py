@@ -33,6 +33,13 @@ def bias_swiglu(x, a):
 
 def cross_entropy(x, a):
     ignored = a.get("ignore_index", -100)
+    if a.get("per_token") or a.get("z_loss_coef"):
+        valid = x[1] != ignored
+        weights = valid * (x[2] if len(x) > 2 else 1.0)
+        losses = F.cross_entropy(x[0], x[1], ignore_index=ignored, reduction="none",
+                                 label_smoothing=a.get("smoothing", 0.0))
+        losses = losses + a.get("z_loss_coef", 0.0) * torch.logsumexp(x[0], 1) ** 2
+        return (weights * losses).sum() / a.get("denominator", weights.sum())
     weights = x[2] if len(x) > 2 else torch.ones(x[0].shape[1], dtype=x[0].dtype)
     total = F.cross_entropy(x[0], x[1], weights, ignore_index=ignored, reduction="sum",
                             label_smoothing=a.get("smoothing", 0.0))
@@ -528,7 +535,7 @@ OPS = {
     "balance_share": one(balance_share),
     "z_loss": one(z_loss),
     "cross_entropy": one(cross_entropy),
-    "linear_cross_entropy": one(lambda x, a: cross_entropy([F.linear(x[0], x[1]), x[2]], a)),
+    "linear_cross_entropy": one(lambda x, a: cross_entropy([F.linear(x[0], x[1]), *x[2:]], a)),
     "router_entropy": one(lambda x, a: torch.special.entr(torch.softmax(x[0], -1)).sum()),
     "count_targets": one(lambda x, a: (x[0] != a["ignore_index"]).sum()),
     # FRACTAL_NZ

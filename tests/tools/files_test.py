@@ -91,7 +91,7 @@ for number, (content, begins, is_kept, holes) in enumerate([
     shutil.rmtree(folder / "resumable" / "step-00000003")
     out, err = run(*RESUMABLE, "--metrics", odd, "--resume")
     got = odd.read_text()
-    assert got.startswith(begins + '{"ce"'), (content, got)
+    assert got.startswith(begins + '{"axes"'), (content, got)
     expected = [f"{hole} of {odd} has no step; programs that read the file refuse it" if "line" in hole
                 else f"{odd} {hole}" for hole in holes]
     assert re.findall(r"^.* warning .*--metrics: (.*)$", err, re.M) == expected == \

@@ -11,7 +11,7 @@ from pathlib import Path
 
 # In the order of --help, with all spellings.
 LISTED = {
-    "check_golden": "folders --world-size --expert-parallel",
+    "check_golden": "folders --world-size --expert-parallel --tensor-parallel",
     "checkpoint_tool": "list verify diff export",
     "checkpoint_tool list": "root",
     "checkpoint_tool verify": "path",
@@ -28,16 +28,16 @@ LISTED = {
     "nz_ablation": "--preset --world-size --threads-per-rank --rounds --json",
     "sampler_balance": "--text --budget --micro-batches --seed",
     "train":
-        "--config-file --text --data --data-dtype --pack --end-of-document --micro-batches --batch --seq-len "
-        "--validation-sequences --overfit --preset --config --hf-model --dtype "
+        "--config-file --text --data --data-dtype --target-mask --pack --end-of-document --micro-batches --batch "
+        "--seq-len --validation-sequences --overfit --preset --config --hf-model --dtype "
         "--grouped-matmul-nz-transpose,--grouped_matmul_nz_transpose --layout --expert-weights --aux-loss-coef "
         "--aux-loss-layers --aux-loss-tokens --z-loss-coef --bias-update-rate --world-size --threads-per-rank "
-        "--kernels --replicas --context-parallel --tensor-parallel --pipeline-parallel --expert-parallel "
+        "--kernels --replicas --context-parallel --tensor-parallel --sequence-parallel --token-parts --pipeline-parallel --expert-parallel "
         "--collective-deadline --linear-only-shard,--linear_only_shard --prefetch --wire-dtype --reduce-dtype "
-        "--reshard --recompute-layers --linear-cross-entropy --optimizer --beta1 --beta2 --eps --amsgrad "
+        "--reshard --recompute --recompute-layers --offload --offload-window --linear-cross-entropy --memory-budget --optimizer --beta1 --beta2 --eps --amsgrad "
         "--momentum --nesterov --alpha --centered --lr-decay --initial-accumulator-value --beta2-decay --min-rms "
         "--clip-threshold --adjust --steps --lr --schedule --warmup --weight-decay --max-grad-norm "
-        "--max-skipped-steps --seed --checkpoint-dir --checkpoint-interval --checkpoint-keep --resume --dry-run "
+        "--max-skipped-steps --seed --loss-weights --checkpoint-dir --checkpoint-interval --checkpoint-keep --resume --dry-run "
         "--metrics --validation-interval --tensorboard --profile-steps --profile --export-hf --export-dtype "
         "--prompt --sample-bytes --temperature --log-every --log-level --print-config",
     "training_report": "metrics -o,--output",

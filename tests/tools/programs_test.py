@@ -140,7 +140,25 @@ joined = folder / "joined.txt"
 joined.write_bytes(verses.read_bytes().replace(b".\n\n", b"\0"))
 ids.write_bytes(b"".join(byte.to_bytes(4, "little") for byte in joined.read_bytes()))
 DATA = ["--data", ids, "--data-dtype", "uint32", "--end-of-document", 0, "--pack", "--seq-len", 384]
-assert losses(data=DATA) == losses("--world-size", 4, data=DATA) != packed
+base_of_data = losses(data=DATA)
+assert base_of_data == losses("--world-size", 4, data=DATA) != packed
+# Targets that a mask leaves out, and weights of the others by their documents.
+count = joined.stat().st_size
+mask = folder / "mask.bin"
+mask.write_bytes(b"\1" * count)
+assert losses("--target-mask", mask, data=DATA) == base_of_data
+mask.write_bytes(bytes(i % 3 for i in range(count)))
+changed = {"token": base_of_data}
+for name, arguments in [("mask", ["--target-mask", mask]), ("sequence", ["--loss-weights", "sequence"]),
+                        ("sqrt", ["--loss-weights", "sqrt"])]:
+    changed[name] = losses(*arguments, data=DATA)
+    for more in [["--world-size", 4], ["--linear-cross-entropy"]]:
+        assert losses(*arguments, *more, data=DATA) == changed[name], (name, more)
+assert len({tuple(each) for each in changed.values()}) == 4, changed
+mask.write_bytes(b"\1" * (count - 1))
+_, err = run("train", *DATA, *SMALL, "--target-mask", mask, exit_code=1)
+assert err == (f"train: target mask: '{mask}' must have a byte for each of the {count} tokens of '{ids}', "
+               f"got {count - 1}\n"), err
 # Ids of four bytes below 65536, of which the option says nothing: refused, and warned of where it says two.
 wide = folder / "wide.bin"
 wide.write_bytes(b"".join(byte.to_bytes(4, "little") for byte in text.read_bytes()))
@@ -362,7 +380,7 @@ for given, message in [(["--overfit=7"], "--overfit: must be true or false, got 
                         "--metrics: must be given a value, got the option --help")]:
     _, err = run("train", *given, exit_code=2)
     assert err.startswith(f"{message}\n"), err
-for program, presets in [("loss_parity", "tiny, small, medium, tiny-qwen2-moe, tiny-mixtral or tiny-glm4-moe"),
+for program, presets in [("loss_parity", "tiny, small, medium, tiny-qwen2-moe, tiny-mixtral, tiny-glm4-moe or wide"),
                          ("fsdp_timeline", "tiny, small or medium")]:
     _, err = run(program, "--preset", "qwen3-30b-a3b", exit_code=2)
     assert f"--preset: must be {presets}, got 'qwen3-30b-a3b'" in err, err
@@ -467,6 +485,9 @@ for preset in ["tiny"] if brief else ["tiny-mixtral", "tiny-qwen2-moe", "tiny-gl
 assert len(json.loads((folder / "loss_parity.json").read_text())["runs"]) == 46
 assert all(check["holds"] for check in json.loads((folder / "loss_parity.json").read_text())["checks"])
 xml.etree.ElementTree.parse(folder / "loss_parity.svg")
+if not brief:
+    out, _ = run("loss_parity", "--preset", "wide", "--text", text, "--steps", 1, "--seq-len", 16)
+    assert out.count("holds") == 15 and "BROKEN" not in out, out
 
 # A timeline: a process per rank with its lanes, and a summary that says what is modelled.
 out, _ = run("fsdp_timeline", "--world-size", 2, "--steps", 2, "--batch", 1, "--seq-len", 16)

@@ -19,7 +19,7 @@ programs = Path(sys.argv[1]).resolve()
 temporary = tempfile.TemporaryDirectory()
 folder = Path(temporary.name)
 SECTIONS = ["loss", "grad-norm", "lr", "throughput", "data-loading", "mfu", "router-entropy", "experts", "memory",
-            "communication", "configuration"]
+            "axes", "communication", "configuration"]
 HOSTILE = "</pre><script>alert('x')</script> & \" \u2028 \uFFFF \x1b"
 
 
@@ -73,6 +73,7 @@ for text_of, words in [("loss", ["training", "validation", "nats per byte", "ste
                        ("experts", [f"expert, mixture layer {i}" for i in range(4)]),
                        ("memory", ["parameters", "gradients", "optimizer", "activations",
                                    "communication", "checkpoint", "all at one moment"]),
+                       ("axes", ["dp_shard"]),
                        ("communication", ["gather", "reduce", "other"])]:
     assert set(words) <= set(texts(root, text_of)), (text_of, texts(root, text_of))
 assert "over 2 profiled steps" in page and re.search(r"ms, [\d.]+ % hidden, [\d.]+ KiB received<", page)
@@ -92,7 +93,8 @@ assert "tokens, in means of the parts" in texts(root_of_divided, "rank-load")
 
 # A model whose first layer is dense has loads of the others alone.
 other = folder / "glm4.jsonl"
-run("train", *["tiny-glm4-moe" if word == "tiny" else word for word in SHORT], "--steps", 3, "--metrics", other)
+run("train", *["tiny-glm4-moe" if word == "tiny" else word for word in SHORT], "--steps", 3, "--metrics", other,
+    "--offload", "activations", "--offload-window", 20000)
 _, _, glm4 = report(other)
 assert [f"expert, mixture layer {i}" in texts(glm4, "experts") for i in range(4)] == [True] * 3 + [False]
 
@@ -106,6 +108,16 @@ def shown(root, name):
 def number(text):
     return float(text.replace("\u202F", ""))
 
+
+# What it has swapped, the most of any rank: means over its steps.
+swaps = [json.loads(line) for line in other.read_text().splitlines() if '"loss"' in line]
+swapped, = [text for text in texts(glm4, "memory") if text.startswith("Swapped in a step")]
+waited = sum(step["swap"]["wait_seconds"] for step in swaps) / sum(step["seconds"] for step in swaps)
+out, back = [sum(step["swap"][way] for step in swaps) / 3 / 2**10 for way in ("bytes_out", "bytes_in")]
+assert 100 < back < out < 1024, (out, back)
+assert swapped.endswith(f": {out:.2f} KiB out, {back:.2f} KiB back, waited for {100 * waited:.1f} % of the time."), (
+    swapped, out, back, waited)
+assert not any(text.startswith("Swapped") for text in texts(root_of_divided, "memory"))
 
 # What the file's first line tells of the run, and figures computed from its lines here.
 version = re.search(r"project\(moegrad VERSION ([\d.]+)", (
@@ -131,6 +143,9 @@ assert 0 < clipped and f"Clipped above 1 (max_grad_norm): {clipped} of 12 steps,
 assert shown(root, "clipped steps") == f"{100 * clipped / 12:.1f} %"
 assert abs(number(shown(root, "tokens per second, median of steps")) -
            statistics.median(step["tokens_per_second"] for step in steps)) <= 0.5
+axes = [step["axes"]["dp_shard"] for step in steps]
+waited = sum(axis["wait_seconds"] for axis in axes) / sum(step["seconds"] for step in steps)
+assert f">{100 * waited:.1f} %, " in page and all(axis["bytes_received"] > 10000 for axis in axes)
 dead = sum(sum(counts) == 0 for layer in zip(*(step["tokens_per_expert"] for step in steps))
            for counts in zip(*layer))
 assert shown(root, "dead experts") == f"{dead} of 32"
@@ -138,9 +153,9 @@ run("compare_losses", metrics, metrics, "--assert-equal")
 
 # An earlier file: the same steps without what was not recorded then.
 earlier = folder / "earlier.jsonl"
-earlier.write_text("".join(json.dumps({key: value for key, value in line.items() if key != "run"}) + "\n"
-                           for line in lines))
-earlier_page, _, earlier_root = report(earlier)
+earlier.write_text("".join(json.dumps({key: value for key, value in line.items()
+                                       if key not in ("run", "axes")}) + "\n" for line in lines))
+earlier_page, _, earlier_root = report(earlier, [name for name in SECTIONS if name != "axes"])
 assert [shown(earlier_root, name) for name in ["started", "moegrad version", "CPU", "command",
                                                "clipped steps"]] == ["unknown"] * 5
 assert "nats per byte or token (unknown which)" in texts(earlier_root, "loss")
@@ -176,6 +191,8 @@ damaged = {**line, "configuration": HOSTILE, "run": {
     key: None for key in ["ce", "loss", "grad_norm", "lr", "tokens", "seconds", "data_seconds",
                           "tokens_per_second", "mfu", "router_entropy", "skipped_steps"]}}
 damaged["peak_bytes"] = {key: None for key in line["peak_bytes"]}
+damaged["axes"] = {HOSTILE: dict.fromkeys(line["axes"]["dp_shard"]),
+                   "": {"bytes_sent": -1, "bytes_received": 1e308, "wait_seconds": -1e308}}
 damaged["communication"] = {
     "steps": None, "compute_seconds": None,
     "gather": {"seconds": None, "exposed_seconds": None, "bytes": None},

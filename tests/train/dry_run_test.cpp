@@ -5,6 +5,9 @@
 
 #include <string>
 
+#include "framework/runtime/program.h"
+#include "tests/testing.h"
+
 namespace moegrad::training::dry_run_test {
 namespace {
 
@@ -26,6 +29,16 @@ TEST(DryRun, SaysTheBytesOfRankMemory) {
   communication, at most                    62,112 bytes
   together, at most                      6,820,688 bytes
 )");
+}
+
+TEST(DryRun, RefusesAPlanThatTheModelDoesNotFit) {
+  TrainConfig options;
+  options.model.preset = "tiny";
+  options.memory.plan = {.recompute = "model.layers.1.mlp", .offload = "activations"};
+  dry_run_report(options);
+  options.memory.plan.recompute = "model.layers.99";
+  EXPECT_EQ(test::message_of<UsageError>([&] { dry_run_report(options); }).substr(0, 45),
+            "--recompute: 'model.layers.99' must be one of");
 }
 
 TEST(DryRun, NamesTheOptimizer) {

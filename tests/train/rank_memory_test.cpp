@@ -58,7 +58,7 @@ RankMemory measure(const TrainConfig& options,
       model.emplace(options.model_config());
       change(*model);
     }
-    recompute_layers(*model, options.memory.recompute_layers);
+    recompute_layers(*model, options.memory.plan.recompute_layers);
     const auto dims = options.parallel_dims();
     auto& state = shard_model(*model, make_meshes(context.group(), dims), options.policy());
     model->to_empty();
@@ -280,12 +280,29 @@ TEST(RankMemory, CountsEveryOtherOptionThatChangesIt) {
       o.parallel.reduce_dtype = Dtype::kBFloat16;
     });
   }
-  expect("recompute", [](TrainConfig& o) { o.memory.recompute_layers = 3; });
+  expect("recompute", [](TrainConfig& o) { o.memory.plan.recompute_layers = 3; });
   expect("fp64", [](TrainConfig& o) { o.model.dtype = Dtype::kFloat64; });
   expect("fp64, bf16", [](TrainConfig& o) {
     o.model.dtype = Dtype::kFloat64;
     o.parallel.wire_dtype = o.parallel.reduce_dtype = Dtype::kBFloat16;
   });
+  const auto computed_narrow = [&](const char* what, auto change) {
+    expect(what, [&](TrainConfig& o) {
+      o.model.dtype = Dtype::kBFloat16;
+      change(o);
+    });
+  };
+  for (const auto wire : {Dtype::kBFloat16, Dtype::kFloat32}) {
+    computed_narrow("products in bf16", [&](TrainConfig& o) { o.parallel.wire_dtype = wire; });
+    computed_narrow("products in bf16, nd, prefetch", [&](TrainConfig& o) {
+      o.parallel.wire_dtype = wire;
+      o.parallel.reduce_dtype = Dtype::kBFloat16;
+      o.model.layout = Layout::kND;
+      o.parallel.prefetch = 2;
+    });
+  }
+  computed_narrow("products in bf16, tied",
+                  [&](TrainConfig& o) { o.model.config = tied_config(folder); });
   expect("hf", [](TrainConfig& o) { o.model.grouped_matmul_nz_transpose = false; });
   expect("hf, nz",
          [](TrainConfig& o) { o.model.expert_weights = nn::ExpertWeights::kHuggingFace; });

@@ -101,7 +101,7 @@ TEST_F(TrainCheckpointsTest, RefuseToGoOnWithAnotherValueOfAnOption) {
   options.checkpoint.resume = true;
   options.parallel.world_size = 1;
   options.model.layout = Layout::kND;
-  options.memory.recompute_layers = 1;
+  options.memory.plan.recompute_layers = 1;
   options.output.temperature = 0.5;
   EXPECT_EQ(run(options), 0);
 }

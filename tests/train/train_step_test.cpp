@@ -414,6 +414,7 @@ TEST_F(SmallRun, AStepRunsTheModelAsItsOptionsSay) {
                                     const models::CausalLM::ForwardOptions& options) {
       seen.push_back(batch.tokens);
       EXPECT_TRUE(options.targets.defined());
+      EXPECT_EQ(options.grad_ce_sum, 1.0 / 32);  // of two micro-batches
       return whole(batch.tokens, batch.documents, options);
     };
     const auto result =
@@ -422,6 +423,53 @@ TEST_F(SmallRun, AStepRunsTheModelAsItsOptionsSay) {
     EXPECT_EQ(result.loss, expected.loss);
     EXPECT_EQ(result.grad_norm, expected.grad_norm);
   });
+}
+
+// The number of targets, 29 or 53, is no power of two, so that the gradients which forward makes
+// are rounded as backward rounds them, or not at all.
+TEST_F(SmallRun, AStepHasTheSameBitsWithGradientsOfTheHeadMadeInForward) {
+  std::vector<MicroBatch> batches;
+  for (const auto& lengths : {std::vector<std::int64_t>{9, 7}, std::vector<std::int64_t>{13, 3}}) {
+    std::vector<std::int64_t> tokens, targets;
+    for (std::int64_t i = 0; i < 16; ++i) {
+      tokens.push_back(std::ssize(batches) + i * i % 97);
+      targets.push_back(i % 7 == 5 || i == 15 ? -100 : i * 11 % 256);
+    }
+    batches.push_back({.tokens = Tensor::from(tokens, {16}),
+                       .targets = Tensor::from(targets, {16}),
+                       .documents = Documents::of_lengths(lengths)});
+  }
+  const auto losses = [&](const ParallelDims& dims, std::optional<Dtype> compute, bool recomputed,
+                          bool linear) {
+    std::vector<double> found;
+    launch(dims.ranks(), [&](RankContext& context) {
+      models::CausalLM model(config(), 1);
+      if (recomputed) recompute_layers(model, 2);
+      fsdp::Policy policy;
+      policy.mixed_precision.param_dtype = compute;
+      const auto meshes = make_meshes(context.group(), dims);
+      fsdp::StepPlan plan(shard_model(model, meshes, policy), 2, fsdp::accumulation_on(dims));
+      optim::AdamW optimizer(model.named_parameters(), {.lr = 1e-2});
+      for (int step = 0; step < 3; ++step) {
+        const auto done = train_step(
+            model, plan, plan.own(batches),
+            {.linear_cross_entropy = linear, .tensor_ranks = meshes.dense.group("tp")}, optimizer);
+        if (context.rank() != 0) continue;
+        found.push_back(done.loss);
+        found.push_back(done.grad_norm);
+      }
+    });
+    return found;
+  };
+  for (const ParallelDims& dims :
+       {ParallelDims{}, {.dp_shard = 2}, {.dp_shard = 2, .ep = 2}, {.tp = 2}}) {
+    for (const std::optional<Dtype> compute : {std::optional<Dtype>(), {Dtype::kBFloat16}}) {
+      for (const bool recomputed : {false, true}) {
+        EXPECT_EQ(losses(dims, compute, recomputed, true), losses(dims, compute, recomputed, false))
+            << to_string(dims) << (compute ? ", bfloat16" : "") << (recomputed ? ", again" : "");
+      }
+    }
+  }
 }
 
 // Each micro-batch takes the experts of the next one, so that no choice of a router is right.

@@ -35,7 +35,7 @@ constexpr int kMaxRanks = 64;
 
 struct GoldenOptions {
   std::vector<std::string> folders;
-  int world_size = 2, expert_parallel = 1;  // of the sharded path
+  int world_size = 2, expert_parallel = 1, tensor_parallel = 1;  // of the sharded path
 };
 
 struct Tally {
@@ -119,6 +119,12 @@ void check_model(const GoldenCase& golden, const ParallelDims& ranks, Tally& tal
   }
 }
 
+// A block alone has nothing that it divides.
+ParallelDims without_tensor_parallelism(ParallelDims ranks) {
+  if (ranks.tp > 1) ranks.tp = ranks.ep = 1;
+  return ranks;
+}
+
 void check_folder(const std::string& folder, const ParallelDims& ranks, Tally& tally) {
   switch (golden_kind(folder)) {
     case GoldenKind::kTraining:
@@ -126,7 +132,7 @@ void check_folder(const std::string& folder, const ParallelDims& ranks, Tally& t
     case GoldenKind::kPretrained:
       return check_model(read_golden_pretrained(folder), ranks, tally);
     case GoldenKind::kBlock:
-      return check_block_folder(folder, ranks, tally);
+      return check_block_folder(folder, without_tensor_parallelism(ranks), tally);
     case GoldenKind::kOptim:
       return check_optim_folder(folder, tally);
   }
@@ -134,11 +140,12 @@ void check_folder(const std::string& folder, const ParallelDims& ranks, Tally& t
 
 int run(const GoldenOptions& options) {
   check_one_process();
-  const auto& [folders, world_size, expert_parallel] = options;
-  check<UsageError>(world_size % expert_parallel == 0,
+  const auto& [folders, world_size, expert_parallel, tensor_parallel] = options;
+  check<UsageError>(world_size % expert_parallel == 0 || expert_parallel == tensor_parallel,
                     "--expert-parallel: must divide the ranks (--world-size), ", world_size,
                     ", got ", expert_parallel);
-  const ParallelDims ranks = {.dp_shard = world_size, .ep = expert_parallel};
+  const ParallelDims ranks = {.dp_shard = world_size, .tp = tensor_parallel, .ep = expert_parallel};
+  resolved(ranks, world_size * tensor_parallel);  // says what does not fit
   Tally tally;
   for (const auto& folder : folders) {
     ++tally.folders;
@@ -159,12 +166,13 @@ int run(const GoldenOptions& options) {
 }
 
 CommandLine command_line(GoldenOptions& options) {
-  return {
-      "Compares the model with what Hugging Face's computes, as golden folders hold it.",
-      {texts_option("folders", options.folders, "golden folders").as_argument(),
-       thread_ranks_option(options.world_size, kMaxRanks),
-       number_option("expert-parallel", options.expert_parallel, {1, kMaxRanks},
-                     "ranks that have the experts of a layer between them; divides the ranks")}};
+  return {"Compares the model with what Hugging Face's computes, as golden folders hold it.",
+          {texts_option("folders", options.folders, "golden folders").as_argument(),
+           thread_ranks_option(options.world_size, kMaxRanks),
+           number_option("expert-parallel", options.expert_parallel, {1, kMaxRanks},
+                         "ranks that have the experts of a layer between them; divides the ranks"),
+           number_option("tensor-parallel", options.tensor_parallel, {1, kMaxRanks},
+                         "ranks, for each of --world-size, that share the work on its tokens")}};
 }
 
 }  // namespace

@@ -51,9 +51,10 @@ class Runner {
   Runner(const GoldenCase& golden, GoldenPath path, Dtype dtype, const ParallelDims& ranks)
       : golden_(golden), path_(path), model_(config_of(golden, path, dtype)) {
     if (path == GoldenPath::kSharded) {
-      const auto group = RankContext::current().group();
-      shard_model(model_, make_meshes(group, ranks), {});
-      spread_.emplace(model_, group);
+      const auto meshes = make_meshes(RankContext::current().group(), ranks);
+      shard_model(model_, meshes, {}, {.loss_parallel = false});
+      tensor_ranks_ = meshes.dense.group("tp");
+      spread_.emplace(model_, meshes.dense.group("shard"), tensor_ranks_);
     }
     models::load_pretrained(model_, golden.folder / "model.safetensors");
     model_.eval();  // nothing that is expected has random numbers in it
@@ -224,11 +225,14 @@ class Runner {
   /// The logits of the token after `tokens`, [V].
   Tensor logits_after(const std::vector<std::int64_t>& tokens) {
     const auto length = std::ssize(tokens);
-    const Tensor row = Tensor::from(tokens, {length});
+    const auto ranks = tensor_ranks_ == nullptr ? 1 : tensor_ranks_->size();
+    auto padded = tokens;  // with what no token before sees
+    padded.resize(static_cast<std::size_t>((length + ranks - 1) / ranks * ranks));
+    const Tensor row = Tensor::from(padded, {std::ssize(padded)});
     const auto output =
         path_ == GoldenPath::kPlain
             ? models::plain_causal_lm(model_.config(), models::plain_tensors(model_), row,
-                                      Documents::one(length))
+                                      Documents::one(row.dim(0)))
             : model_(row);
     return ops::reshape(ops::narrow(output.logits, 0, length - 1, 1), {output.logits.dim(1)});
   }
@@ -282,6 +286,7 @@ class Runner {
   GoldenPath path_;
   models::CausalLM model_;
   std::optional<GoldenSpread> spread_;  // if sharded
+  std::shared_ptr<ProcessGroup> tensor_ranks_;
 };
 
 GoldenResults run_on_this_rank(const GoldenCase& golden, GoldenPath path, Dtype dtype,

@@ -17,7 +17,10 @@
 #include "ops/cross_entropy.h"
 #include "ops/elementwise.h"
 #include "ops/reduce.h"
+#include "ops/routing.h"
 #include "ops/softmax.h"
+#include "ops/split_cat.h"
+#include "ops/tensor_parallel.h"
 #include "ops/views.h"
 #include "train/train_step.h"
 
@@ -77,15 +80,47 @@ std::optional<std::int64_t> GoldenSpread::sequence_of(std::int64_t slot,
 models::CausalLM::Output GoldenSpread::run(const GoldenRow& row, std::int64_t sequence,
                                            const GoldenRouting* replay) {
   const auto tokens = tokens_of(row, sequence);
+  // A document of their own makes the tokens a multiple of the ranks.
+  const auto ranks = tensor_ranks_->size();
+  const auto more = (ranks - tokens.length % ranks) % ranks;
+  const auto padded = [&](const Tensor& whole) {
+    const Tensor rows = rows_of(whole, tokens);
+    Shape shape = rows.shape();
+    shape[0] = more;
+    return more == 0 ? rows : ops::cat({rows, Tensor::zeros(shape, rows.dtype())}, 0);
+  };
   std::optional<TensorList> experts;
   if (replay != nullptr) {
     experts.emplace();
-    for (const auto& whole : replay->experts) experts->push_back(rows_of(whole, tokens));
+    for (const auto& whole : replay->experts) {
+      experts->push_back(ops::scatter_to_ranks(tensor_ranks_, padded(whole), 0));
+    }
   }
-  return model_(rows_of(row.tokens, tokens), Documents::one(tokens.length),
-                models::CausalLM::ForwardOptions{.replay_expert_indices = experts,
-                                                 .positions = rows_of(row.positions, tokens),
-                                                 .output_hidden_states = true});
+  const auto documents =
+      more == 0 ? Documents::one(tokens.length) : Documents::of_lengths({tokens.length, more});
+  auto output = model_(padded(row.tokens), documents,
+                       models::CausalLM::ForwardOptions{.replay_expert_indices = experts,
+                                                        .positions = padded(row.positions),
+                                                        .output_hidden_states = true});
+  if (ranks > 1) join_parts(output, tokens.length);
+  return output;
+}
+
+void GoldenSpread::join_parts(models::CausalLM::Output& output, std::int64_t length) const {
+  const auto first_rows = [&](Tensor& whole) { whole = ops::narrow(whole, 0, 0, length); };
+  first_rows(output.logits);
+  for (auto& hidden : output.hidden_states) first_rows(hidden);
+  for (auto* list : {&output.router_logits, &output.routing_weights, &output.expert_indices}) {
+    for (auto& part : *list) {
+      part = ops::gather_from_ranks(tensor_ranks_, part, 0);
+      first_rows(part);
+    }
+  }
+  for (std::size_t i = 0; i < output.expert_indices.size(); ++i) {
+    auto& counts = output.tokens_per_expert[i];
+    const auto experts = std::ssize(counts);
+    counts = ops::plan_routing(output.expert_indices[i], experts).sent.counts();
+  }
 }
 
 GoldenComputed GoldenSpread::forward(const GoldenRow& row, double aux_coefficient,

@@ -25,8 +25,11 @@ namespace moegrad::tools {
 /// A model under fully_shard and a row whose sequences are spread over the ranks. Collective.
 class GoldenSpread {
  public:
-  GoldenSpread(models::CausalLM& model, std::shared_ptr<ProcessGroup> group)
-      : model_(model), group_(std::move(group)) {}
+  /// `group`: the ranks that have other sequences; `tensor_ranks`: those that share the work on
+  /// one.
+  GoldenSpread(models::CausalLM& model, std::shared_ptr<ProcessGroup> group,
+               std::shared_ptr<ProcessGroup> tensor_ranks)
+      : model_(model), group_(std::move(group)), tensor_ranks_(std::move(tensor_ranks)) {}
 
   /// The result of forward for the whole row, without tape. It is the same on each rank. `replay`:
   /// the experts to take, or null.
@@ -41,7 +44,10 @@ class GoldenSpread {
                                const GoldenRouting* replay);
 
   models::CausalLM& model_;
-  std::shared_ptr<ProcessGroup> group_;
+  // What mixtures return of this rank's part of the tokens -> of `length` tokens.
+  void join_parts(models::CausalLM::Output& output, std::int64_t length) const;
+
+  std::shared_ptr<ProcessGroup> group_, tensor_ranks_;
 };
 
 }  // namespace moegrad::tools

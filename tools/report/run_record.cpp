@@ -77,6 +77,22 @@ void add_exchange(RunRecord& run, std::int64_t step, double seconds, const JsonN
   run.rank_load.add(step, worst);
 }
 
+// A step of so many seconds.
+void add_traffic(TrafficRecord& record, double seconds, const JsonNode& figures, const char* sent,
+                 const char* received) {
+  ++record.steps;
+  record.seconds += seconds;
+  record.bytes_sent += figures[sent].number_or_nan();
+  record.bytes_received += figures[received].number_or_nan();
+  record.wait_seconds += figures["wait_seconds"].number_or_nan();
+}
+
+void add_axes(RunRecord& run, double seconds, const JsonNode& axes) {
+  for (const auto& [name, figures] : axes.members()) {
+    add_traffic(run.axes[name], seconds, figures, "bytes_sent", "bytes_received");
+  }
+}
+
 void add_step(RunRecord& run, std::int64_t step, const JsonNode& line) {
   run.first_step = run.steps == 0 ? step : std::min(run.first_step, step);
   run.last_step = std::max(run.last_step, step);
@@ -103,6 +119,11 @@ void add_step(RunRecord& run, std::int64_t step, const JsonNode& line) {
     run.router_entropy.add(step, line["router_entropy"].number_or_nan());
   }
   if (line.contains("exchange")) add_exchange(run, step, seconds, line["exchange"]);
+  if (line.contains("axes")) add_axes(run, seconds, line["axes"]);
+  if (line.contains("swap")) {
+    if (!run.swap) run.swap.emplace();
+    add_traffic(*run.swap, seconds, line["swap"], "bytes_out", "bytes_in");
+  }
   if (line.contains("skipped_steps")) run.skipped_steps = line["skipped_steps"].number_or_nan();
   if (line.contains("tokens_per_expert")) add_loads(run, step, line["tokens_per_expert"]);
   if (line.contains("peak_bytes")) add_memory(run, line["peak_bytes"]);

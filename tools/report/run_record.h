@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,6 +34,15 @@ struct CommunicationRecord {
   Lane gather = {};
   Lane reduce = {};
   Lane other = {};
+};
+
+/// Communication along an axis, or with the host: sums over the steps that have such figures.
+struct TrafficRecord {
+  double steps = 0;
+  double seconds = 0;  // of these steps
+  double bytes_sent = 0;
+  double bytes_received = 0;
+  double wait_seconds = 0;
 };
 
 /// How many steps had a gradient norm above their max_grad_norm.
@@ -72,6 +82,8 @@ struct RunRecord {
   double total_data_seconds = 0;  // part of it: making micro-batches
   std::optional<ExpertLoads> loads = {};
   std::optional<PeakMemory> memory = {};
+  std::map<std::string, TrafficRecord> axes = {};         // by name
+  std::optional<TrafficRecord> swap = {};                 // to the host and back
   std::optional<CommunicationRecord> communication = {};  // the last one
   std::string configuration = {};                         // the last one
   std::vector<std::int64_t> starts = {};                  // first steps of the run's parts

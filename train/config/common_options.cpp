@@ -9,6 +9,7 @@
 #include "framework/runtime/error.h"
 #include "framework/runtime/mpi_environment.h"
 #include "framework/runtime/program.h"
+#include "train/config/train_config.h"
 
 namespace moegrad::training {
 
@@ -63,6 +64,29 @@ Option arithmetic_option(Dtype& value) {
       {{"bf16", Dtype::kBFloat16}, {"fp32", Dtype::kFloat32}, {"fp64", Dtype::kFloat64}}};
   return choice_option<Dtype>("dtype", value, kArithmetic,
                               "arithmetic; bf16: of products, the parameters are fp32");
+}
+
+void add_memory_plan_options(std::vector<Option>& all, MemoryPlan& plan) {
+  all.push_back(text_option("recompute", plan.recompute,
+                            "what layers make again in backward: none, or light (norms, "
+                            "activations, permuted tokens), medium (also the first products of "
+                            "experts and MLPs), full (mixtures and MLPs as wholes), adaptive "
+                            "(what experts with many rows compute), layernorm, "
+                            "core_attn, moe_act, mlp, moe, shared_experts, paths of modules; "
+                            "several with commas")
+                    .at_resume_of(AtResume::kMemory));
+  all.push_back(number_option("recompute-layers", plan.recompute_layers, {0, 1 << 20},
+                              "layers that keep only their input and run again in backward")
+                    .at_resume_of(AtResume::kMemory));
+  all.push_back(text_option("offload", plan.offload,
+                            "what waits in another arena, the host's, for backward: none, or "
+                            "activations (all that layers save), what these read: attn_norm, "
+                            "qkv_linear, core_attn, attn_proj, mlp_norm, expert_fc1, moe_act; "
+                            "paths of modules; several with commas")
+                    .at_resume_of(AtResume::kMemory));
+  all.push_back(number_option("offload-window", plan.offload_window, {1, std::int64_t{1} << 56},
+                              "bytes on their way to the host and back that a rank holds at most")
+                    .at_resume_of(AtResume::kMemory));
 }
 
 Option micro_batches_option(std::int64_t& value, std::string description) {

@@ -11,6 +11,8 @@
 
 namespace moegrad::training {
 
+struct MemoryPlan;
+
 // Options that several programs share, with the same name, bounds and description.
 
 /// --world-size
@@ -25,6 +27,8 @@ Option threads_option(int& value);
 Option kernels_option(std::optional<CpuKernels>& value);
 /// --dtype
 Option arithmetic_option(Dtype& value);
+/// --recompute, --recompute-layers, --offload and --offload-window
+void add_memory_plan_options(std::vector<Option>& all, MemoryPlan& plan);
 /// --micro-batches
 Option micro_batches_option(std::int64_t& value, std::string description);
 /// --batch

@@ -110,8 +110,69 @@ void check_axes(const TrainConfig::Parallel& parallel) {
                       " cannot be divided over ranks yet, got ", ranks);
   };
   must_be_one("--context-parallel", parallel.context_parallel, "a sequence");
-  must_be_one("--tensor-parallel", parallel.tensor_parallel, "a matrix");
   must_be_one("--pipeline-parallel", parallel.pipeline_parallel, "the order of layers");
+}
+
+void check_tensor_parallel(const TrainConfig& config, const models::CausalLMConfig& model) {
+  const auto& parallel = config.parallel;
+  const int ranks = parallel.tensor_parallel;
+  const auto check_divides = [&](std::int64_t number, std::string_view of) {
+    check<UsageError>(number % ranks == 0, "--tensor-parallel: must divide ", of, ", ", number,
+                      ", got ", ranks);
+  };
+  check<UsageError>(!parallel.sequence_parallel || ranks > 1,
+                    "--sequence-parallel: needs --tensor-parallel");
+  check_divides(parallel.world_size / parallel.replicas, "the ranks of a replica");
+  const auto parts = parallel.token_parts;
+  const auto mixtures = model.num_moe_layers();
+  check<UsageError>(parts == 1 || mixtures > 0,
+                    "--token-parts: must be 1 for a model without experts, got ", parts);
+  check<UsageError>(config.data.sequence_length % parts == 0,
+                    "--token-parts: must divide --seq-len, ", config.data.sequence_length, ", got ",
+                    parts);
+  check<UsageError>(parts == 1 || !config.data.pack,
+                    "--pack: micro-batches have any number of tokens, which --token-parts cannot "
+                    "divide");
+  check<UsageError>(ranks > 1 || parallel.expert_parallel == 1 || parts == 1,
+                    "--token-parts: must be 1 with --expert-parallel, unless --tensor-parallel is "
+                    "as large, got ",
+                    parts);
+  if (ranks == 1) return;
+  check<UsageError>(parallel.expert_parallel == 1 || parallel.expert_parallel == ranks,
+                    "--expert-parallel: must be 1 or what --tensor-parallel is, ", ranks, ", got ",
+                    parallel.expert_parallel);
+  check<UsageError>(mixtures == 0 || parts % ranks == 0,
+                    "--token-parts: must be a multiple of --tensor-parallel, ", ranks,
+                    ", for a model with experts, got ", parts);
+  check<UsageError>(parallel.expert_parallel == 1 || parts == ranks,
+                    "--token-parts: must be what --expert-parallel is, ", parallel.expert_parallel,
+                    ", where tokens travel to experts, got ", parts);
+  check_divides(model.num_attention_heads, "num_attention_heads");
+  const auto kv_heads = model.num_key_value_heads;
+  check<UsageError>(kv_heads % ranks == 0 || ranks % kv_heads == 0,
+                    "--tensor-parallel: must divide num_key_value_heads, ", kv_heads,
+                    ", or be a multiple of it, got ", ranks);
+  check_divides(model.vocab_size, "vocab_size");
+  if (mixtures < model.num_hidden_layers)
+    check_divides(model.intermediate_size, "intermediate_size");
+  if (const auto shared = model.mixture().shared_intermediate_size; mixtures > 0 && shared > 0) {
+    check_divides(shared, "the inner size of the shared expert");
+  }
+  if (mixtures > 0 || parallel.sequence_parallel) {
+    check<UsageError>(!config.data.pack,
+                      "--pack: micro-batches have any number of tokens, which --tensor-parallel "
+                      "cannot divide for ",
+                      parallel.sequence_parallel ? "--sequence-parallel" : "mixtures of experts");
+    const auto tokens = config.data.sequence_length * config.data.batch;
+    check<UsageError>(tokens % ranks == 0,
+                      parallel.sequence_parallel ? "--sequence-parallel" : "--tensor-parallel",
+                      ": the ranks of --tensor-parallel must divide the tokens of a micro-batch, ",
+                      tokens, ", got ", ranks);
+    check_divides(config.data.sequence_length, "--seq-len");
+  }
+  check<UsageError>(!parallel.sequence_parallel || model.router_jitter_noise == 0,
+                    "--sequence-parallel: router_jitter_noise needs all tokens on each rank, got ",
+                    model.router_jitter_noise);
 }
 
 void check_expert_parallel(const TrainConfig::Parallel& parallel,
@@ -152,6 +213,7 @@ void TrainConfig::validate() const {
   check<UsageError>(parallel.threads_per_rank >= 1, "--threads-per-rank: must be at least 1, got ",
                     parallel.threads_per_rank);
   check_axes(parallel);
+  check_tensor_parallel(*this, shape);
   check_expert_parallel(parallel, shape);
   check_narrow("--wire-dtype", parallel.wire_dtype, model.dtype);
   check_narrow("--reduce-dtype", parallel.reduce_dtype, model.dtype);
@@ -160,9 +222,9 @@ void TrainConfig::validate() const {
                     "--resume: needs --checkpoint-dir");
   check_schedule(optim);
   check_settings(optim);
-  check<UsageError>(memory.recompute_layers <= shape.num_hidden_layers,
+  check<UsageError>(memory.plan.recompute_layers <= shape.num_hidden_layers,
                     "--recompute-layers: the model has ", shape.num_hidden_layers, " layers, got ",
-                    memory.recompute_layers);
+                    memory.plan.recompute_layers);
   check<UsageError>(output.sample_bytes == 0 || !data.tokens.empty() || !output.prompt.empty(),
                     "--prompt: must not be empty");
   check_profile(*this);

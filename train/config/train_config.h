@@ -18,8 +18,38 @@
 #include "optim/schedule.h"
 #include "train/balance.h"
 #include "train/data/token_source.h"
+#include "train/loss_weights.h"
 
 namespace moegrad::training {
+
+/// What the layers of a model keep for backward, make again or swap. Bits do not change. Lists are
+/// items, separated by commas.
+struct MemoryPlan {
+  /// "none", or of:
+  ///
+  ///     light            results of norms, with rotated queries and keys, of activations, and
+  ///                      permuted tokens, where they come from no other rank
+  ///     medium           also the first products of experts, of the shared expert and of a dense
+  ///                      MLP
+  ///     full             also mixtures and MLPs as wholes, which keep their input alone
+  ///     adaptive         products and activation of experts, in a layer and step in which this rank
+  ///                      has 1.25 times as many rows as it has sent
+  ///     layernorm, moe_act, core_attn          results of layers' norms, of experts' activation,
+  ///                                            of attention: Megatron-LM's names
+  ///     mlp, moe, shared_experts               dense MLPs, mixtures, shared experts as wholes
+  ///     a path           modules as wholes: "model.layers.0", "model.layers.*.self_attn"
+  std::string recompute = "none";
+  /// The first layers, as wholes.
+  std::int64_t recompute_layers = 0;
+  /// "none", or of:
+  ///
+  ///     activations      all that layers save and do not make again, from 4096 bytes on
+  ///     attn_norm, qkv_linear, core_attn, attn_proj, mlp_norm, expert_fc1, moe_act
+  ///                      what these read: Megatron-LM's names
+  ///     a path           results within modules: "model.layers.*.mlp.experts"
+  std::string offload = "none";
+  std::int64_t offload_window = std::int64_t{64} << 20;  // SwapOptions::window
+};
 
 /// How the learning rate goes on after its linear warmup.
 enum class ScheduleKind : std::uint8_t { kConstant, kCosine, kWarmupStableDecay };
@@ -41,6 +71,7 @@ struct TrainConfig {
     std::string text;                             // empty: the King James text
     std::string tokens;                           // a tokenized file instead of a text
     std::optional<TokenDtype> token_dtype;        // of `tokens`; uint16 unless set
+    std::string target_mask;                      // which of `tokens` are targets; empty: all
     std::optional<std::int64_t> end_of_document;  // id that ends the documents of `tokens`
     bool pack = false;  // whole documents, up to batch * sequence_length tokens per micro-batch
     std::int64_t micro_batches = 2;  // per step, over all ranks
@@ -64,9 +95,11 @@ struct TrainConfig {
     std::optional<CpuKernels> kernels;  // the fastest by default
     // The ways to divide a model: ParallelDims, whose dp_shard is what these leave of the ranks.
     int replicas = 1;          // copies of the sharded model
-    int context_parallel = 1;  // nothing implements these three yet: 1
+    int context_parallel = 1;  // nothing implements it yet: 1
     int tensor_parallel = 1;
-    int pipeline_parallel = 1;
+    bool sequence_parallel = false;         // between the layers of tensor parallelism
+    std::int64_t token_parts = 1;           // of a micro-batch, over which mixtures sum apart
+    int pipeline_parallel = 1;              // as context_parallel
     int expert_parallel = 1;                // ranks that have the experts of a layer between them
     std::int64_t collective_deadline = 60;  // seconds, LaunchOptions::deadline
     bool linear_only_shard = false;
@@ -76,8 +109,9 @@ struct TrainConfig {
   };
   struct Memory {
     std::optional<bool> reshard_after_forward;  // fsdp::Policy's default unless set
-    std::int64_t recompute_layers = 0;
+    MemoryPlan plan = {};
     bool linear_cross_entropy = false;
+    std::int64_t budget = 0;  // bytes of each rank; 0: what the system gives
   };
   struct Optim {
     std::string optimizer = "adamw";  // OptimizerKind::name
@@ -90,6 +124,7 @@ struct TrainConfig {
     double max_grad_norm = 1.0;          // 0: no clipping
     std::int64_t max_skipped_steps = 0;  // steps without an update that do not end the run
     std::uint64_t seed = 1;
+    LossWeights loss_weights = LossWeights::kToken;
   };
   struct Checkpoint {
     std::string dir;              // empty: no checkpoints

@@ -37,6 +37,9 @@ constexpr std::array<Named<ScheduleKind>, 3> kSchedules = {
     {{"constant", ScheduleKind::kConstant},
      {"cosine", ScheduleKind::kCosine},
      {"wsd", ScheduleKind::kWarmupStableDecay}}};
+constexpr std::array<Named<LossWeights>, 3> kLossWeights = {{{"token", LossWeights::kToken},
+                                                             {"sequence", LossWeights::kSequence},
+                                                             {"sqrt", LossWeights::kSqrt}}};
 constexpr std::array<Named<BalancedLayers>, 2> kBalancedLayers = {
     {{"each", BalancedLayers::kEach}, {"pooled", BalancedLayers::kPooled}}};
 constexpr std::array<Named<BalancedTokens>, 2> kBalancedTokens = {
@@ -76,8 +79,8 @@ Option range_option(std::string name, std::optional<StepRange>& range, std::stri
 }
 
 void add_data_options(std::vector<Option>& all, TrainConfig::Data& data) {
-  auto& [text, tokens, token_dtype, end_of_document, pack, micro_batches, batch, sequence_length,
-         validation_sequences, overfit] = data;
+  auto& [text, tokens, token_dtype, target_mask, end_of_document, pack, micro_batches, batch,
+         sequence_length, validation_sequences, overfit] = data;
   all.push_back(
       path_option("text", text, PathKind::kInput,
                   "text file, by bytes, for a model with a vocab_size of 256; default: the King "
@@ -93,6 +96,11 @@ void add_data_options(std::vector<Option>& all, TrainConfig::Data& data) {
                     "more than 65536 ids")
                     .needing("data")
                     .at_resume_of(AtResume::kContents));
+  all.push_back(
+      path_option("target-mask", target_mask, PathKind::kInput,
+                  "file with a byte for each id of --data, 0 where the loss leaves it out")
+          .needing("data")
+          .at_resume_of(AtResume::kContents));
   all.push_back(flag_option(
       "pack", pack,
       "whole documents, each once an epoch, in packs of at most batch x seq-len tokens; steps of "
@@ -164,8 +172,8 @@ void add_balance_options(std::vector<Option>& all, Balance& balance) {
 
 void add_parallel_options(std::vector<Option>& all, TrainConfig::Parallel& parallel) {
   auto& [world_size, threads, kernels, replicas, context_parallel, tensor_parallel,
-         pipeline_parallel, expert_parallel, deadline, linear_only, prefetch, wire, reduce] =
-      parallel;
+         sequence_parallel, token_parts, pipeline_parallel, expert_parallel, deadline, linear_only,
+         prefetch, wire, reduce] = parallel;
   all.push_back(world_size_option(world_size));
   all.push_back(threads_option(threads));
   all.push_back(kernels_option(kernels));
@@ -174,7 +182,16 @@ void add_parallel_options(std::vector<Option>& all, TrainConfig::Parallel& paral
   };
   add_axis("replicas", replicas, "copies of the sharded model; the rest of the ranks shard each");
   add_axis("context-parallel", context_parallel, "1: parts of a sequence, not there yet");
-  add_axis("tensor-parallel", tensor_parallel, "1: parts of a matrix, not there yet");
+  add_axis("tensor-parallel", tensor_parallel,
+           "ranks that share the work on the same tokens: heads, inner sizes and the vocabulary");
+  all.push_back(flag_option("sequence-parallel", sequence_parallel,
+                            "between layers each rank of --tensor-parallel has its part of the "
+                            "tokens")
+                    .at_resume_of(AtResume::kRanks));
+  all.push_back(number_option("token-parts", token_parts, {1, 1 << 20},
+                              "parts of a micro-batch over which the sums of mixtures of experts "
+                              "are made apart: with --tensor-parallel a multiple of it"));
+  all.back().formerly = std::int64_t{1};
   add_axis("pipeline-parallel", pipeline_parallel, "1: stages of layers, not there yet");
   all.push_back(number_option("expert-parallel", expert_parallel, {1, 1 << 20},
                               "ranks that have the experts of a layer between them: tokens travel "
@@ -199,16 +216,18 @@ void add_parallel_options(std::vector<Option>& all, TrainConfig::Parallel& paral
 }
 
 void add_memory_options(std::vector<Option>& all, TrainConfig::Memory& memory) {
-  auto& [reshard, recompute_layers, linear_cross_entropy] = memory;
+  auto& [reshard, plan, linear_cross_entropy, budget] = memory;
   all.push_back(choice_option<std::optional<bool>>("reshard", reshard, kReshard,
                                                    "free gathered parameters after forward")
                     .at_resume_of(AtResume::kMemory));
-  all.push_back(number_option("recompute-layers", recompute_layers, {0, 1 << 20},
-                              "layers that keep only their input and run again in backward")
-                    .at_resume_of(AtResume::kMemory));
+  add_memory_plan_options(all, plan);
   all.push_back(flag_option("linear-cross-entropy", linear_cross_entropy,
-                            "no logits as a whole, at the price of the output head's products once "
-                            "more")
+                            "no logits as a whole, only those of 512 tokens; the output head's "
+                            "gradients are made in forward")
+                    .at_resume_of(AtResume::kMemory));
+  all.push_back(number_option("memory-budget", budget, {0, std::int64_t{1} << 56},
+                              "bytes that a rank may ask for; beyond them the run ends and says "
+                              "what takes most; 0: no limit")
                     .at_resume_of(AtResume::kMemory));
 }
 
@@ -230,7 +249,7 @@ void add_optimizer_options(std::vector<Option>& all, std::string& optimizer,
 
 void add_optim_options(std::vector<Option>& all, TrainConfig::Optim& optim) {
   auto& [optimizer, settings, steps, lr, schedule, warmup, weight_decay, max_grad_norm,
-         max_skipped_steps, seed] = optim;
+         max_skipped_steps, seed, loss_weights] = optim;
   add_optimizer_options(all, optimizer, settings);
   all.push_back(number_option("steps", steps, {1, kManySteps}, "optimizer steps"));
   all.push_back(lr_option(lr, "peak learning rate"));
@@ -250,6 +269,11 @@ void add_optim_options(std::vector<Option>& all, TrainConfig::Optim& optim) {
                               "norm is not finite; one more ends the run")
                     .at_resume_of(AtResume::kLimits));
   all.push_back(seed_option(seed, "of weights, batches and sampling"));
+  all.push_back(choice_option<LossWeights>(
+      "loss-weights", loss_weights, kLossWeights,
+      "what a target counts: token: 1; sequence: 1 / n for a document of n targets; sqrt: the "
+      "square root of that"));
+  all.back().formerly = "token";
 }
 
 void add_checkpoint_options(std::vector<Option>& all, TrainConfig::Checkpoint& checkpoint) {

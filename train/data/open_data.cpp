@@ -13,7 +13,9 @@ namespace {
 
 TokenSource open_source(const TrainConfig::Data& options, std::int64_t vocab_size) {
   if (options.tokens.empty()) return TokenSource::text_file(options.text);
-  return TokenSource::tokenized_file(options.tokens, options.token_dtype, vocab_size);
+  auto tokens = TokenSource::tokenized_file(options.tokens, options.token_dtype, vocab_size);
+  if (!options.target_mask.empty()) tokens.take_target_mask(options.target_mask);
+  return tokens;
 }
 
 DocumentOffsets documents_of(const TrainConfig::Data& options, const TokenSource& tokens) {

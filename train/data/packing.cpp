@@ -86,13 +86,15 @@ MicroBatch to_micro_batch(const TokenSource& tokens, const Pack& pack) {
   std::size_t at = 0;
   std::vector<std::int64_t> lengths;
   for (const auto& [start, length, ends_document] : pack) {
-    auto ids = tokens.read(start, ends_document ? length : length + 1);
-    if (ends_document) ids.push_back(kNoTarget);
-    for (std::size_t i = 0; i + 1 < ids.size(); ++i, ++at) {
+    const auto ids = tokens.read(start, ends_document ? length : length + 1);
+    auto next = ids;
+    tokens.leave_out(start, next);
+    if (ends_document) next.push_back(kNoTarget);
+    for (std::size_t i = 0; i + 1 < next.size(); ++i, ++at) {
       inputs[at] = ids[i];
-      targets[at] = ids[i + 1];
+      targets[at] = next[i + 1];
     }
-    lengths.push_back(std::ssize(ids) - 1);
+    lengths.push_back(length);
   }
   batch.documents = Documents::of_lengths(lengths);
   return batch;

@@ -63,7 +63,8 @@ std::int64_t token_count(const Pack& pack);
 std::int64_t attention_work(const Pack& pack);
 
 /// The micro-batch of a pack. Attention and positions start again with each piece. The last target
-/// of a piece is the token after it in its document, -100 at the document's end.
+/// of a piece is the token after it in its document, -100 at the document's end. So are targets
+/// that a mask leaves out.
 MicroBatch to_micro_batch(const TokenSource& tokens, const Pack& pack);
 
 }  // namespace moegrad::training

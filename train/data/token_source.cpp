@@ -148,6 +148,29 @@ TokenSource TokenSource::tokenized_file(const std::string& path, std::optional<T
   return source;
 }
 
+void TokenSource::take_target_mask(const std::string& path) {
+  mask_.emplace(path, "target mask");
+  check<ValueError>(mask_->size() == size_, "target mask: '", path,
+                    "' must have a byte for each of the ", size_, " ", unit(), " of '", name_,
+                    "', got ", mask_->size());
+  std::vector<std::byte> block;
+  for (std::int64_t at = 0; at < size_; at += std::ssize(block)) {
+    block.resize(static_cast<std::size_t>(std::min(kBlock, size_ - at)));
+    mask_->read(at, block);
+    mask_checksum_ = crc32c(block, mask_checksum_);
+  }
+}
+
+void TokenSource::leave_out(std::int64_t first, std::span<std::int64_t> targets) const {
+  if (!mask_) return;
+  constexpr std::int64_t kNoTarget = -100;
+  std::vector<std::byte> kept(targets.size());
+  mask_->read(first, kept);
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    if (kept[i] == std::byte{0}) targets[i] = kNoTarget;
+  }
+}
+
 std::int64_t TokenSource::decode(std::span<const std::byte> bytes, std::int64_t index) const {
   return little_endian(bytes.subspan(static_cast<std::size_t>(index * token_bytes_),
                                      static_cast<std::size_t>(token_bytes_)));
@@ -176,7 +199,8 @@ std::string_view TokenSource::as_text() const {
 std::string TokenSource::describe() const {
   return std::to_string(size()) +
          (is_text() ? " bytes" : " ids of " + std::to_string(token_bytes_) + " bytes") +
-         " with CRC-32C " + std::to_string(checksum_);
+         " with CRC-32C " + std::to_string(checksum_) +
+         (mask_ ? ", target mask with CRC-32C " + std::to_string(mask_checksum_) : "");
 }
 
 }  // namespace moegrad::training

@@ -46,10 +46,18 @@ class TokenSource {
   static TokenSource tokenized_file(const std::string& path, std::optional<TokenDtype> dtype,
                                     std::int64_t vocab_size);
 
+  /// Takes a file of one byte for each token, 0 for those that are no target, such as the tokens of
+  /// a prompt. Error if it is not a readable file, ValueError if it has another size.
+  void take_target_mask(const std::string& path);
+
   std::int64_t size() const { return size_; }
   std::int64_t operator[](std::int64_t index) const { return read(index, 1)[0]; }
   /// Tokens [first, first + count).
   std::vector<std::int64_t> read(std::int64_t first, std::int64_t count) const;
+
+  /// Replaces those of the tokens from `first` on that are no targets by -100. No effect without a
+  /// mask.
+  void leave_out(std::int64_t first, std::span<std::int64_t> targets) const;
 
   bool is_text() const { return token_bytes_ == 1; }
   /// Ids are below this: 256 for a text, whose tokens are its bytes.
@@ -59,7 +67,7 @@ class TokenSource {
   const std::string& name() const { return name_; }
   /// The name of its tokens.
   std::string_view unit() const { return is_text() ? "bytes" : "tokens"; }
-  /// Size, type and checksum.
+  /// Size, type and checksum, and that of a mask.
   std::string describe() const;
 
  private:
@@ -74,6 +82,8 @@ class TokenSource {
   std::string text_;  // empty if there is a file
   std::optional<InputFile> file_;
   std::uint32_t checksum_ = 0;
+  std::optional<InputFile> mask_;
+  std::uint32_t mask_checksum_ = 0;
 };
 
 }  // namespace moegrad::training

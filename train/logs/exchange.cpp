@@ -2,25 +2,17 @@
 #include "train/logs/exchange.h"
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
-#include <span>
-
-#include "framework/distributed/collectives.h"
 
 namespace moegrad::training {
 
-ExchangeMeter::ExchangeMeter(const Counters& counters) : counters_(counters), before_(counts()) {}
-
-std::vector<std::int64_t> ExchangeMeter::counts() const {
-  return {counters_.rows_sent, counters_.rows_received, counters_.exchanged_bytes_sent,
-          counters_.exchanged_bytes_received, counters_.exchange_wait};
-}
+ExchangeMeter::ExchangeMeter(const Counters& counters)
+    : meter_(counters,
+             {&Counters::rows_sent, &Counters::rows_received, &Counters::exchanged_bytes_sent,
+              &Counters::exchanged_bytes_received, &Counters::exchange_wait}) {}
 
 ExchangeFigures ExchangeMeter::read(ProcessGroup& group) const {
-  auto step = counts();
-  std::ranges::transform(step, before_, step.begin(), std::minus());
-  all_reduce(group, std::span(step), ReduceOp::kMax, {.label = "exchanges"});
+  const auto step = meter_.read(group, "exchanges");
   return {.rows_sent = step[0],
           .rows_received = step[1],
           .bytes_sent = step[2],

@@ -6,6 +6,7 @@
 
 #include "framework/distributed/process_group.h"
 #include "framework/runtime/counters.h"
+#include "train/logs/counter_meter.h"
 #include "train/train_step.h"
 
 namespace moegrad::training {
@@ -26,15 +27,12 @@ class ExchangeMeter {
  public:
   explicit ExchangeMeter(const Counters& counters);
   /// A step begins: what has been counted before is not of it.
-  void begin() { before_ = counts(); }
+  void begin() { meter_.begin(); }
   /// What has been counted since begin(), or since construction. Collective.
   ExchangeFigures read(ProcessGroup& group) const;
 
  private:
-  std::vector<std::int64_t> counts() const;
-
-  const Counters& counters_;
-  std::vector<std::int64_t> before_;
+  CounterMeter meter_;
 };
 
 /// The experts of a layer in as many equal parts as an expert group has `ranks`: the tokens of the

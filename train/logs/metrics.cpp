@@ -142,6 +142,16 @@ nlohmann::json exchange_of(const StepReport& report, const ExchangeFigures& exch
           {"rank_load", rank_load(report.result, report.expert_parallel)}};
 }
 
+nlohmann::json axes_of(const StepReport& report) {
+  nlohmann::json axes;
+  for (const auto& each : report.axes) {
+    axes[each.axis] = {{"bytes_sent", each.bytes_sent},
+                       {"bytes_received", each.bytes_received},
+                       {"wait_seconds", each.wait_seconds}};
+  }
+  return axes;
+}
+
 // A line of the file; the first one that is written has the header as well.
 std::string text_of(nlohmann::json line, std::optional<RunHeader>& header) {
   if (header) line["run"] = to_json(*std::exchange(header, std::nullopt));
@@ -238,6 +248,12 @@ void MetricsFile::write(const StepReport& report) {
     line["router_entropy"] = report.result.router_entropy;
   }
   if (report.exchange) line["exchange"] = exchange_of(report, *report.exchange);
+  if (!report.axes.empty()) line["axes"] = axes_of(report);
+  if (const auto& swap = report.swap) {
+    line["swap"] = {{"bytes_out", swap->bytes_out},
+                    {"bytes_in", swap->bytes_in},
+                    {"wait_seconds", swap->wait_seconds}};
+  }
   if (report.profile) line["communication"] = communication_of(*report.profile);
   if (!report.configuration.empty()) line["configuration"] = report.configuration;
   file_->write(text_of(std::move(line), header_));

@@ -3,11 +3,14 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "framework/io/output_file.h"
 #include "framework/profile/timeline.h"
+#include "train/logs/axis_traffic.h"
 #include "train/logs/exchange.h"
 #include "train/logs/run_header.h"
+#include "train/logs/swap_figures.h"
 #include "train/train_step.h"
 
 namespace moegrad::training {
@@ -34,6 +37,8 @@ struct StepReport {
   std::optional<ProfileFigures> profile = {};  // after the last of the profiled steps
   int expert_parallel = 1;
   std::optional<ExchangeFigures> exchange = {};  // under expert parallelism
+  std::vector<AxisFigures> axes = {};            // with more than one rank
+  std::optional<SwapFigures> swap = {};          // where something is offloaded
   std::string configuration = {};                // in the first report of a run or a resumed run
 
   double tokens_per_second() const { return static_cast<double>(tokens) / seconds; }

@@ -37,7 +37,9 @@ RunLogs::RunLogs(const TrainConfig::Output& output, LoggedRun run, RankContext& 
                 output.log_every),
       tensorboard_(context.rank() == 0 ? output.tensorboard : "", run_.first_step),
       metrics_(context.rank() == 0 ? output.metrics : "", run_.first_step, std::move(run_.header)),
-      exchange_(context.counters()) {
+      exchange_(context.counters()),
+      axes_(context.group(), std::move(run_.axes)),
+      swap_(context.counters()) {
   if (records()) peak_flops_ = measure_peak_flops();
 }
 
@@ -46,6 +48,8 @@ bool RunLogs::records() const { return !output_.metrics.empty() || !output_.tens
 void RunLogs::begin_step(std::int64_t step) {
   profile_.begin_step(step, context_);
   exchange_.begin();
+  axes_.begin();
+  swap_.begin();
 }
 
 // Collective. Records the most bytes of any rank since the last call.
@@ -63,10 +67,13 @@ void RunLogs::record_peaks(StepReport& report) {
 }
 
 void RunLogs::end_step(StepReport report) {
+  axes_.end();
   report.profile = profile_.end_step(report.step, context_);
   report.peak_flops = peak_flops_;
   report.expert_parallel = run_.expert_parallel;
   if (records()) record_peaks(report);
+  if (records()) report.axes = axes_.read();
+  if (records() && run_.offloads) report.swap = swap_.read(*context_.group());
   if (records() && report.expert_parallel > 1) report.exchange = exchange_.read(*context_.group());
   if (context_.rank() != 0) return;
   recent_loads_.add(report.result.tokens_per_expert);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,6 +24,8 @@ struct LoggedRun {
   std::int64_t first_step = 0;     // where it begins or goes on
   std::int64_t steps = 0;
   int expert_parallel = 1;
+  bool offloads = false;                         // --offload
+  std::map<std::string, std::string> axes = {};  // ParallelMeshes::axes_of_groups()
 };
 
 /// The output of a training run: printed lines, the metrics file, TensorBoard, a trace. Each rank
@@ -66,6 +69,8 @@ class RunLogs {
   TensorboardLog tensorboard_;
   MetricsFile metrics_;  // after what may be refused: it drops lines that are to be written again
   ExchangeMeter exchange_;
+  AxisMeter axes_;
+  SwapMeter swap_;
 };
 
 }  // namespace moegrad::training

@@ -95,6 +95,17 @@ void TensorboardLog::write(const StepReport& report) {
       const auto loads = rank_load(report.result, report.expert_parallel);
       add("expert_parallel/worst_rank_load", *std::ranges::max_element(loads));
     }
+    if (const auto& swap = report.swap) {
+      add("swap/bytes_out", static_cast<double>(swap->bytes_out));
+      add("swap/bytes_in", static_cast<double>(swap->bytes_in));
+      add("swap/waiting(%)", 100 * swap->wait_seconds / report.seconds);
+    }
+    for (const auto& each : report.axes) {
+      const auto folder = "axes/" + each.axis;
+      add(folder + "/bytes_sent", static_cast<double>(each.bytes_sent));
+      add(folder + "/bytes_received", static_cast<double>(each.bytes_received));
+      add(folder + "/waiting(%)", 100 * each.wait_seconds / report.seconds);
+    }
     add("memory/max_active(GiB)", gibibytes(report.peak_total));
     for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
       const std::string name(to_string(static_cast<MemoryTag>(tag)));

@@ -74,12 +74,18 @@ ByteRange incoming(const CollectiveCall& call, std::size_t from, std::size_t to,
   return {};
 }
 
-std::int64_t received_bytes(const CollectiveCall& call, std::size_t own, std::size_t ranks) {
-  std::size_t bytes = 0;
-  for (std::size_t from = 0; from < ranks; ++from) {
-    if (from != own) bytes += incoming(call, from, own, ranks).size;
+MovedBytes moved_bytes(const CollectiveCall& call, std::size_t own, std::size_t ranks) {
+  const bool hands_out = call.op == CollectiveOp::kAllReduce && !sums_at_once(call);
+  std::size_t sent = 0, received = 0;
+  for (std::size_t slot = 0; slot < ranks; ++slot) {
+    if (slot == own) continue;
+    sent += outgoing(call, own, slot, ranks).size;
+    received += incoming(call, slot, own, ranks).size;
+    if (!hands_out) continue;
+    sent += share(call, own, ranks).size;
+    received += share(call, slot, ranks).size;
   }
-  return static_cast<std::int64_t>(bytes);
+  return {.sent = static_cast<std::int64_t>(sent), .received = static_cast<std::int64_t>(received)};
 }
 
 bool is_read(const CollectiveCall& call, std::size_t owner) {

@@ -31,8 +31,12 @@ ByteRange outgoing(const CollectiveCall& call, std::size_t from, std::size_t to,
 /// What slot `from` sends to slot `to`, whose call it is, as the place in the output where it goes.
 ByteRange incoming(const CollectiveCall& call, std::size_t from, std::size_t to, std::size_t ranks);
 
-/// What slot `own` receives from others after the headers, or with them.
-std::int64_t received_bytes(const CollectiveCall& call, std::size_t own, std::size_t ranks);
+/// What a slot sends to others and receives from them, after the headers or with them.
+struct MovedBytes {
+  std::int64_t sent = 0;
+  std::int64_t received = 0;
+};
+MovedBytes moved_bytes(const CollectiveCall& call, std::size_t own, std::size_t ranks);
 
 /// Whether others read the input of slot `owner` where it lies, or send for it, after the headers.
 bool is_read(const CollectiveCall& call, std::size_t owner);

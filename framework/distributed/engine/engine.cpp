@@ -69,6 +69,9 @@ void Engine::post(const EngineGroup& group, const std::shared_ptr<EngineCall>& c
     throw AbortedError(error);
   }
   check<CollectiveError>(!launch_->stopped, "group ", group.name, ": the launch has ended");
+  const bool is_alone =
+      group.ranks.size() == 1 && !is_point_to_point(call->op) && call->group_id == 0;
+  if (!is_alone) line_of(call->line).reserve(*call);
   call->number = history_.add(*call);
   call->noted = last_operations_.add(*call);
   pending_.push_back(call);
@@ -80,8 +83,6 @@ void Engine::post(const EngineGroup& group, const std::shared_ptr<EngineCall>& c
     if (transport_->any_thread()) launch_->report_failure();
     throw CollectiveError(describe(*call) + ": " + call->fault);
   }
-  const bool is_alone =
-      group.ranks.size() == 1 && !is_point_to_point(call->op) && call->group_id == 0;
   if (is_alone) return execute_alone(lock, call);
   call->joins_at = CollectiveClock::now() + jitter(*call, 0);
   line_of(call->line).add(call);
@@ -135,9 +136,10 @@ void Engine::carry_on(EngineLock& lock) {
 }
 
 void Engine::wait(EngineCall& call) {
-  // What the consumer holds, tensors perhaps, ends here, on the rank's own thread and in its own
-  // time, and outside the lock.
+  // What the consumer holds, tensors perhaps, and memory ends here, on the rank's own thread and in
+  // its own time, and outside the lock.
   GatherConsumer consumer;
+  std::shared_ptr<const void> outgrown;
   EngineLock lock(launch_->mutex);
   if (inside_step != nullptr && !call.done) {
     throw CollectiveError(describe(call) +
@@ -146,6 +148,7 @@ void Engine::wait(EngineCall& call) {
   }
   call.finished.wait(lock, [&] { return call.done; });
   consumer.swap(call.consume);
+  outgrown.swap(call.outgrown);
   const bool failed = call.thrown != nullptr || !call.error.empty();
   lock.unlock();
   if (failed && transport_->any_thread()) launch_->report_failure();
@@ -166,6 +169,7 @@ std::exception_ptr Engine::failure(const EngineCall& call) {
 
 void Engine::release(EngineCall& call, bool unwinding) noexcept {
   GatherConsumer consumer;
+  std::shared_ptr<const void> outgrown;
   EngineLock lock(launch_->mutex);
   const bool in_consumer = inside_step != nullptr;
   if (inside_step == &call) return;
@@ -182,6 +186,7 @@ void Engine::release(EngineCall& call, bool unwinding) noexcept {
   if (in_consumer) end_in_consumer(lock, call);
   call.finished.wait(lock, [&] { return call.done; });
   consumer.swap(call.consume);
+  outgrown.swap(call.outgrown);
 }
 
 void Engine::body_ended() {

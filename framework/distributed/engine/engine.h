@@ -29,7 +29,7 @@ class AbortedError final : public CollectiveError {
   using CollectiveError::CollectiveError;
 };
 
-inline constexpr std::size_t kQueues = static_cast<std::size_t>(CollectiveQueue::kGradients) + 1;
+inline constexpr std::size_t kQueues = static_cast<std::size_t>(CollectiveQueue::kOddTiles) + 1;
 
 /// One rank's side of a launch: its groups, its lines of calls, and how it failed.
 ///

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -63,6 +64,8 @@ struct EngineCall : CollectiveCall, CollectiveTiming {
   std::uint64_t noted = 0;    // LastOperations::add()
   std::int64_t group_id = 0;  // that Engine::make_group() proposes; else 0
   CollectiveClock::time_point joins_at;
+  // Memory that no one needs once the call has ended; who waits for the call takes it away.
+  std::shared_ptr<const void> outgrown = nullptr;
 
   CallState state = CallState::kIssued;
   bool done = false;

@@ -80,7 +80,7 @@ bool Line::announce(const std::shared_ptr<EngineCall>& call) {
   if (call->state == CallState::kGivenUp) return false;
   engine_.set_state(*call, CallState::kJoined);
   header_.request = named(*call);
-  header_.received = received_bytes(*call, slots_.own, slots_.size());
+  header_.received = moved_bytes(*call, slots_.own, slots_.size()).received;
   header_.deadline_ms = call->deadline.value_or(engine_.options().deadline).count();
   header_.group_id = call->group_id;
   for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
@@ -203,10 +203,6 @@ bool Line::meet(EngineCall& call, Turn& turn) {
   call.met = turn.now;
   expires_ = engine_.running() + engine_.options().jitter.maximum + deadline_;
   call.wire_bytes = most_received_;
-  if (call.op == CollectiveOp::kAllReduce) {  // a reduce-scatter and an all-gather of the parts
-    const auto ranks = std::ssize(slots_.world_ranks);
-    call.wire_bytes = 2 * (ranks - 1) * call.count * size_of(call.dtype) / ranks;
-  }
   begins_at_ = turn.now + engine_.jitter(call, 1);
   begin_on_link(call, turn.now);
   phase_ = Phase::kDelayed;

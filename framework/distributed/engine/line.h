@@ -32,6 +32,8 @@ class Line {
 
   Line(Engine& engine, LineKey key, Slots slots, std::unique_ptr<Wire> wire);
 
+  /// Takes the memory that the call, which comes next, needs.
+  void reserve(EngineCall& call) { wire_->reserve(call); }
   void add(std::shared_ptr<EngineCall> call);
   /// Carries the oldest call on by a step; true if it got further.
   bool poll(EngineLock& lock, Turn& turn);

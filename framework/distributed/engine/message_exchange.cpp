@@ -20,21 +20,29 @@ bool is_staged(const CollectiveCall& call) {
   return call.has_consumer || is_scattered(call) || is_reduction(call.op);
 }
 
-}  // namespace
-
-std::byte* Staging::get(std::size_t bytes) {
-  if (static_cast<std::int64_t>(bytes) > bytes_) {
-    release();
-    block_ = arena_->allocate(static_cast<std::int64_t>(bytes), MemoryTag::kCommunication);
-    bytes_ = static_cast<std::int64_t>(bytes);
-  }
-  return block_;
+// What one slot's payload takes. Each begins at a cache line; a short one comes with the header.
+std::size_t staged_from(std::size_t bytes) {
+  constexpr std::size_t kLine = 64;
+  return bytes > kInlineBytes ? (bytes + kLine - 1) / kLine * kLine : 0;
 }
 
-void Staging::release() {
-  if (block_ != nullptr) arena_->deallocate(block_, bytes_, MemoryTag::kCommunication);
-  block_ = nullptr;
-  bytes_ = 0;
+}  // namespace
+
+Staging::Staging(std::shared_ptr<Arena> arena, std::size_t bytes)
+    : arena_(std::move(arena)),
+      bytes_(bytes),
+      block_(arena_->allocate(static_cast<std::int64_t>(bytes), MemoryTag::kCommunication)) {}
+
+Staging::~Staging() {
+  arena_->deallocate(block_, static_cast<std::int64_t>(bytes_), MemoryTag::kCommunication);
+}
+
+std::size_t staged_bytes(const CollectiveCall& call, std::size_t own, std::size_t ranks) {
+  std::size_t total = 0;
+  for (std::size_t slot = 0; slot < ranks && is_staged(call); ++slot) {
+    if (slot != own) total += staged_from(incoming(call, slot, own, ranks).size);
+  }
+  return total;
 }
 
 std::vector<std::byte> inline_payload(const CollectiveCall& call, std::size_t own, std::size_t to,
@@ -92,21 +100,10 @@ MessageExchange::MessageExchange(EngineCall& call, std::size_t own,
       peer_parts_(size()) {}
 
 void MessageExchange::stage() {
-  std::size_t total = 0;
-  const auto is_long = [&](std::size_t slot) {
-    return slot != own_ && from_slot(slot).size > kInlineBytes;
-  };
-  // Each begins at a cache line.
-  const auto room = [&](std::size_t slot) {
-    constexpr std::size_t kLine = 64;
-    return (from_slot(slot).size + kLine - 1) / kLine * kLine;
-  };
+  std::byte* next = means_.staging == nullptr ? nullptr : means_.staging->data();
   for (std::size_t slot = 0; slot < size(); ++slot) {
-    if (is_long(slot)) total += room(slot);
-  }
-  std::byte* next = total == 0 ? nullptr : means_.staging.get(total);
-  for (std::size_t slot = 0; slot < size(); ++slot) {
-    if (is_long(slot)) staged_[slot] = std::exchange(next, next + room(slot));
+    const auto room = slot == own_ ? 0 : staged_from(from_slot(slot).size);
+    if (room > 0) staged_[slot] = std::exchange(next, next + room);
   }
 }
 

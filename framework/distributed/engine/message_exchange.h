@@ -14,23 +14,25 @@
 
 namespace moegrad {
 
-/// Memory that is kept for what payloads stage, counted in the rank's arena.
+/// A block of the rank's arena, for what payloads stage.
 class Staging {
  public:
-  explicit Staging(std::shared_ptr<Arena> arena) : arena_(std::move(arena)) {}
-  ~Staging() { release(); }
+  Staging(std::shared_ptr<Arena> arena, std::size_t bytes);
+  ~Staging();
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
-  std::byte* get(std::size_t bytes);
+  std::byte* data() const { return block_; }
+  std::size_t bytes() const { return bytes_; }
 
  private:
-  void release();
-
   std::shared_ptr<Arena> arena_;
-  std::byte* block_ = nullptr;
-  std::int64_t bytes_ = 0;
+  std::size_t bytes_;
+  std::byte* block_;
 };
+
+/// How many bytes `call`, whose slot is `own` of `ranks`, stages.
+std::size_t staged_bytes(const CollectiveCall& call, std::size_t own, std::size_t ranks);
 
 /// The payload that `call`, whose slot is `own` of `ranks`, has for slot `to` and that travels in
 /// the header: at most kInlineBytes.
@@ -62,7 +64,7 @@ class MessageExchange final : public Exchange {
     Messages& messages;
     std::size_t piece_bytes;
     std::function<void(std::size_t slot, std::size_t bytes)> on_send;
-    Staging& staging;  // for what comes from others and goes further
+    std::shared_ptr<Staging> staging;  // for what comes from others and goes further
     std::vector<std::byte>& scratch;
   };
 

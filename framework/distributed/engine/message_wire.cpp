@@ -11,8 +11,14 @@ MessageWire::MessageWire(std::unique_ptr<Messages> messages, const Slots& slots,
                          std::shared_ptr<Arena> arena)
     : messages_(std::move(messages)),
       own_(slots.own),
-      staging_(std::move(arena)),
+      arena_(std::move(arena)),
       peers_(slots.size()) {}
+
+void MessageWire::reserve(EngineCall& call) {
+  const auto bytes = staged_bytes(call, own_, peers_.size());
+  if (bytes <= (staging_ == nullptr ? 0 : staging_->bytes())) return;
+  call.outgrown = std::exchange(staging_, std::make_shared<Staging>(arena_, bytes));
+}
 
 void MessageWire::announce(const std::shared_ptr<EngineCall>& call, const CallHeader& header) {
   call_ = call;

@@ -17,9 +17,14 @@ namespace moegrad {
 /// all have joined, so none is received into a buffer of another size.
 class MessageWire final : public Wire {
  public:
-  /// Payloads are staged in `arena`.
+  /// Note [Staging]
+  /// Payloads that cannot come straight to their place are staged in a block of `arena`, which the
+  /// wire keeps. Where a call needs a larger one, the rank takes it as it posts the call, and gives
+  /// the smaller one back as it waits for that call: the calls before it have ended by then. So the
+  /// arena's accounts follow the rank's program, and not the messages.
   MessageWire(std::unique_ptr<Messages> messages, const Slots& slots, std::shared_ptr<Arena> arena);
 
+  void reserve(EngineCall& call) override;
   void announce(const std::shared_ptr<EngineCall>& call, const CallHeader& header) override;
   Arrival arrival(std::size_t from) override;
   bool withdraw() override { return true; }  // only headers have gone, which are the wire's own
@@ -42,7 +47,8 @@ class MessageWire final : public Wire {
 
   std::unique_ptr<Messages> messages_;
   std::size_t own_;
-  Staging staging_;
+  std::shared_ptr<Arena> arena_;
+  std::shared_ptr<Staging> staging_;
   std::vector<std::byte> scratch_;
   std::vector<Peer> peers_;  // by slot
   std::shared_ptr<EngineCall> call_;

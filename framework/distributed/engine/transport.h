@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "framework/distributed/engine/engine_call.h"
+#include "framework/runtime/arena.h"
 
 namespace moegrad {
 
@@ -94,6 +95,9 @@ class Wire {
  public:
   virtual ~Wire() = default;
 
+  /// Takes the memory that `call`, which is about to be posted, needs. MemoryBudgetError,
+  /// OutOfMemoryError.
+  virtual void reserve(EngineCall& /*call*/) {}
   /// Sends the header of the line's next call to all other slots.
   virtual void announce(const std::shared_ptr<EngineCall>& call, const CallHeader& header) = 0;
   /// What slot `from` has said of that call.

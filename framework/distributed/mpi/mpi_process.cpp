@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "framework/distributed/mpi/mpi_process.h"
 
-#include <sched.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +9,7 @@
 
 #include "framework/distributed/exit_soon.h"
 #include "framework/distributed/process_group.h"
+#include "framework/runtime/be_scheduled_promptly.h"
 #include "framework/runtime/mpi_environment.h"
 #include "framework/runtime/rank_context.h"
 
@@ -34,27 +31,6 @@ constexpr std::size_t kLongestText = 4096;
 // Before what a body has thrown, which may be empty.
 constexpr char kThrown = '!';
 constexpr int kTextTag = 0;
-
-// Beside threads that compute, a thread that wakes up would get its turn after milliseconds, in
-// which messages lie.
-void be_scheduled_promptly() {
-  // Without it, the system rounds kNap up to twice that.
-  prctl(PR_SET_TIMERSLACK, 1'000UL, 0UL, 0UL, 0UL);
-  // A thread with a short time slice may interrupt others when it wakes up. Linux before 6.12 takes
-  // no notice. The structure is that of sched_setattr(2), for which there is no header yet.
-  struct {
-    std::uint32_t size, policy;
-    std::uint64_t flags;
-    std::int32_t nice;
-    std::uint32_t priority;
-    std::uint64_t runtime, deadline, period;
-  } attributes = {};
-  attributes.size = sizeof(attributes);
-  attributes.policy = SCHED_OTHER;
-  attributes.nice = getpriority(PRIO_PROCESS, 0);
-  attributes.runtime = 100'000;  // nanoseconds
-  syscall(SYS_sched_setattr, 0, &attributes, 0);
-}
 
 /// Each process sends its text to all others.
 class TextExchange {

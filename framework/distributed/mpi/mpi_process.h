@@ -32,16 +32,14 @@ namespace moegrad::mpi {
 /// and while it waits for messages for kPoll more. Then it sleeps until its doorbell rings (Note
 /// [Doorbells]), but for kNap at most where nobody will ring, else for kIdle.
 ///
-/// Where threads compete for a core, it matters who may interrupt whom. Linux lets a thread that
-/// wakes up interrupt another only if it has had less than its share of the core of late. Otherwise
-/// it waits until the other's time slice ends, which takes milliseconds: as long as a layer's
-/// gather. Therefore
+/// Where threads compete for a core, it matters who may interrupt whom (Note [Threads that wake
+/// up]). Therefore
 /// - a thread that issues a call yields (Engine::post): when it goes on from a gather to the next
 ///   layer and issues the next gather, the thread that calls MPI has just copied the last one, and
 ///   would not get its turn;
 /// - the thread that calls MPI does not yield, for which Linux would make it wait, and sleeps as
 ///   soon as it waits for no message (Open MPI yields where a host has more processes than slots);
-/// - it asks for a short time slice (be_scheduled_promptly).
+/// - it asks to be scheduled promptly.
 class MpiProcess {
  public:
   /// Starts MPI at the first call. Error if that fails.

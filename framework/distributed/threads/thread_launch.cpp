@@ -6,6 +6,7 @@
 #include <system_error>
 #include <utility>
 
+#include "framework/runtime/be_scheduled_promptly.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/rank_context.h"
 
@@ -69,6 +70,7 @@ void ThreadLaunch::stop() {
 }
 
 void ThreadLaunch::serve(std::size_t rank) {
+  be_scheduled_promptly();
   auto& own = ranks_->ranks[rank];
   auto& engine = *engines_[rank];
   EngineLock lock(state_->mutex);

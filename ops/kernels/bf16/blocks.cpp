@@ -38,7 +38,7 @@ void for_each_matrix(std::int64_t first_row, std::int64_t num_rows, const NzBloc
 
 // Calls body(part) for each part of the range, which is cut at multiples of `height` and `width`.
 template <class Body>
-void for_each_part(const Range& range, std::int64_t height, std::int64_t width, const Body& body) {
+void for_each_tile(const Range& range, std::int64_t height, std::int64_t width, const Body& body) {
   const auto row_end = range.row + range.rows, column_end = range.column + range.columns;
   for (auto r = range.row; r < row_end;) {
     const auto rows = std::min(row_end - r, height - r % height);
@@ -68,7 +68,7 @@ class Writer {
   // Whole units at once, the others by halves of words, whose other halves may be another thread's.
   void write(const BFloat16* from, std::int64_t ld, const Range& range, BFloat16* matrix) const {
     const auto height = pairs_.transposed ? kPanel : kUnit, width = kUnitSize / height;
-    for_each_part(range, height, width, [&](const Range& part) {
+    for_each_tile(range, height, width, [&](const Range& part) {
       const BFloat16* const at = from + (part.row - range.row) * ld + (part.column - range.column);
       if (part.rows * part.columns == kUnitSize) {
         const auto offset = nz_offset(part.row, part.column, blocks_, pairs_);
@@ -87,7 +87,7 @@ class Writer {
   void write(const float* from, std::int64_t ld, const Range& range, BFloat16* matrix) const {
     constexpr std::int64_t kSide = kUnit, kLine = 16;
     BFloat16 rounded[kSide * kSide];
-    for_each_part(range, kSide, kSide, [&](const Range& part) {
+    for_each_tile(range, kSide, kSide, [&](const Range& part) {
       const float* row = from + (part.row - range.row) * ld + (part.column - range.column);
       for (std::int64_t r = 0; r < part.rows; ++r, row += ld) {
         __builtin_prefetch(row + kSide * ld);

@@ -170,6 +170,10 @@ TEST(GradcheckInputs, RefusesWhatIsNoFunctionToCheck) {
   Tensor nz = Tensor::empty_nz({16, 16}, {1, 16, 16}, Dtype::kFloat64);
   nz.set_requires_grad(true);
   EXPECT_EQ(throwing({nz}, {x}), "gradcheck: input 0 must be row-major ND, got FRACTAL_NZ");
+  const Tensor narrow = randn({2}, 1, Dtype::kBFloat16, true);
+  EXPECT_EQ(throwing({narrow}, {x}),
+            "gradcheck: input 0 must be float64 or float32, whose steps are fine enough, got "
+            "bfloat16");
 }
 
 TEST(GradcheckInputs, OneMustRequireAGradient) {

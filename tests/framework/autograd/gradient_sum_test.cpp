@@ -70,6 +70,10 @@ TEST(GradientSum, SumsTheGradientsOfABFloat16LeafInFloat32) {
   for (const auto& leaf : leaves) push(tree, parameter, leaf);
   tree.finish();
   EXPECT_TRUE(bitwise_equal(parameter.grad(), reference(leaves, 0, 5, Dtype::kFloat32)));
+  parameter.set_grad({});
+  GradientSum shown({parameter});  // in grad() after each
+  for (const auto& leaf : leaves) shown.add({clone(leaf)});
+  EXPECT_TRUE(bitwise_equal(parameter.grad(), reference(leaves, 0, 5, Dtype::kFloat32)));
 }
 
 TEST(GradientSum, IsNotARunningSum) {

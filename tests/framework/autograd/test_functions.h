@@ -3,6 +3,7 @@
 
 // A few Functions, since the framework itself has no ops.
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "framework/autograd/function.h"
 #include "framework/tensor/dispatch_any.h"
 #include "framework/tensor/fill.h"
+#include "tests/testing.h"
 
 namespace moegrad::test {
 
@@ -60,6 +62,24 @@ class Mul final : public Function {
 
  private:
   SavedTensor a_{*this}, b_{*this};
+};
+
+/// x / (1 + |x|) with a gradient, (1 - |y|)^2, that it computes from its own result y.
+class Softsign final : public Function {
+ public:
+  std::string_view name() const override { return "softsign"; }
+  Tensor forward(const Tensor& x) {
+    Tensor y = zip(x, x, [](auto a, auto b) { return a / (1 + std::abs(b)); });
+    y_ = y;
+    return y;
+  }
+  TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
+    return {zip(grads[0], y_.unpack(),
+                [](auto g, auto y) { return g * (1 - std::abs(y)) * (1 - std::abs(y)); })};
+  }
+
+ private:
+  SavedTensor y_{*this};
 };
 
 class Add final : public Function {
@@ -127,11 +147,35 @@ class Unary final : public Function {
 inline Tensor mul(const Tensor& a, const Tensor& b) { return apply<Mul>(a, b); }
 inline Tensor add(const Tensor& a, const Tensor& b) { return apply<Add>(a, b); }
 inline TensorList halves(const Tensor& x) { return apply<Halves>(x); }
+inline Tensor softsign(const Tensor& x) { return apply<Softsign>(x); }
 inline Tensor probe(const Tensor& x, std::string name, Probe::Callback on_backward) {
   return apply<Probe>(made_with(std::move(name), std::move(on_backward)), x);
 }
 inline Tensor unary(const Tensor& x, std::string name, Unary::Map forward, Unary::Map backward) {
   return apply<Unary>(made_with(std::move(name), std::move(forward), std::move(backward)), x);
+}
+
+/// The second half of a vector [2n], as a view.
+inline Tensor second_half(const Tensor& whole) {
+  const auto n = whole.numel() / 2;
+  return unary(
+      whole, "second_half", [n](const Tensor& x) { return Tensor::as_strided(x, {n}, {1}, n); },
+      [n](const Tensor& grad) {
+        Tensor padded = Tensor::zeros({2 * n}, grad.dtype());
+        Tensor place = Tensor::as_strided(padded, {n}, {1}, n);
+        copy_(place, grad);
+        return padded;
+      });
+}
+
+/// The result, and the gradients of x and of two weights, of products that save each other's.
+inline TensorList products_of_each_other(Dtype dtype) {
+  const Tensor x = randn({17}, 1, dtype, true), w = randn({17}, 2, dtype, true),
+               v = randn({17}, 3, dtype, true);
+  Tensor h = mul(x, w);
+  for (int i = 0; i < 3; ++i) h = add(mul(mul(h, v), h), mul(add(h, x), w));
+  h.backward(randn({17}, 4, dtype));
+  return {h, x.grad(), w.grad(), v.grad()};
 }
 
 }  // namespace moegrad::test

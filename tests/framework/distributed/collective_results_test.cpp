@@ -15,7 +15,7 @@ using namespace test;
 
 template <class T>
 class Collectives : public ::testing::Test {};
-using ElementTypes = ::testing::Types<float, double, BFloat16, std::int64_t>;
+using ElementTypes = ::testing::Types<float, double, BFloat16, std::int64_t, std::int32_t>;
 TYPED_TEST_SUITE(Collectives, ElementTypes);
 
 // Runs body(group, rank, world size, count) for all of them.

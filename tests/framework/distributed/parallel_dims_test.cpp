@@ -52,11 +52,42 @@ TEST(ParallelDims, NumbersRanksAlongAllAxes) {
       EXPECT_EQ(meshes.world.coordinate(axis), rank / stride % 2) << axis;
       EXPECT_EQ(ranks_of(meshes.world, axis), (Ranks{rank & ~stride, rank | stride})) << axis;
     }
-    // The two copies of a stage's experts: each rank of an ep group has another copy's twin.
-    EXPECT_EQ(meshes.expert.group("ep"), meshes.world.group("dp_shard"));
+    // The ranks of a tp group have a layer's experts between them.
+    EXPECT_EQ(meshes.expert.group("ep"), meshes.world.group("tp"));
     EXPECT_EQ(meshes.expert.group("replicate"), meshes.world.group("dp_replicate"));
-    EXPECT_EQ(ranks_of(meshes.expert, "shard"), (Ranks{rank}));
-    EXPECT_EQ(meshes.expert.group("tp"), meshes.dense.group("tp"));
+    EXPECT_EQ(meshes.expert.group("shard"), meshes.world.group("dp_shard"));
+  });
+}
+
+TEST(ParallelDims, NamesTheAxesOfEachGroup) {
+  using Names = std::map<std::string, std::string>;
+  launch(8, [](RankContext& context) {
+    const auto names = [&](const ParallelDims& dims) {
+      return make_meshes(context.group(), dims).axes_of_groups();
+    };
+    EXPECT_EQ(names({.dp_shard = 8}), (Names{{"world", "dp_shard"}}));
+    EXPECT_EQ(names({.dp_shard = 8, .ep = 8}), (Names{{"world", "dp_shard+ep"}}));
+    EXPECT_EQ(names({.dp_shard = 8, .ep = 4}), (Names{{"world", "dp_shard"}, {"ep", "ep"}}));
+    EXPECT_EQ(names({.dp_shard = 4, .cp = 2, .ep = 2}),
+              (Names{{"dp_shard", "dp_shard"}, {"cp", "cp+ep"}}));
+    EXPECT_EQ(names({.dp_replicate = 2, .dp_shard = 2, .tp = 2, .ep = 2}),
+              (Names{{"dp_replicate", "dp_replicate"}, {"dp_shard", "dp_shard"}, {"tp", "tp+ep"}}));
+    EXPECT_EQ(names({.dp_shard = 1, .tp = 8}), (Names{{"world", "tp"}}));
+  });
+}
+
+// The ranks of a tp group have the experts between them, or each has all.
+TEST(ParallelDims, WithTensorParallelismExpertsAreOnItsRanks) {
+  launch(8, [](RankContext& context) {
+    const auto meshes = make_meshes(context.group(), {.dp_shard = 4, .tp = 2, .ep = 2});
+    EXPECT_EQ(meshes.expert.group("ep"), meshes.dense.group("tp"));
+    EXPECT_EQ(meshes.expert.group("shard"), meshes.dense.group("shard"));
+    EXPECT_FALSE(meshes.expert.has("tp"));
+    const auto whole = make_meshes(context.group(), {.dp_shard = 4, .tp = 2});
+    EXPECT_EQ(whole.expert.size("ep"), 1);
+    EXPECT_EQ(whole.expert.group("shard")->size(), 4);
+    EXPECT_EQ(test::message_of<ValueError>([&] { resolved({.dp_shard = 4, .tp = 2, .ep = 4}, 8); }),
+              "ParallelDims: ep must be 1 or tp, 2, got 4");
   });
 }
 

@@ -92,11 +92,14 @@ TEST(ProcessGroup, SumsNumbersAlone) {
   const auto bytes = bytes_of(values);
   EXPECT_EQ(
       error_message<DtypeError>([&] { group.all_reduce(bytes, Dtype::kBool, ReduceOp::kSum, {}); }),
-      "all_reduce: needs numbers, got bool");
+      "all_reduce: needs float32, float64, bfloat16, int64 or int32, got bool");
+  EXPECT_EQ(
+      error_message<DtypeError>([&] { group.all_reduce(bytes, Dtype::kInt8, ReduceOp::kMax, {}); }),
+      "all_reduce: needs float32, float64, bfloat16, int64 or int32, got int8");
   EXPECT_EQ(error_message<DtypeError>([&] {
               group.reduce_scatter({bytes}, bytes.first(4), Dtype::kBool, ReduceOp::kMax, {});
             }),
-            "reduce_scatter: needs numbers, got bool");
+            "reduce_scatter: needs float32, float64, bfloat16, int64 or int32, got bool");
 }
 
 TEST(ProcessGroup, NumbersTheCallsOfEachQueueAndOfEachMessage) {

@@ -85,9 +85,9 @@ TEST(CheckpointManifest, RefusesKeysThatAreMissingUnknownOrOfAnotherType) {
             "m: world_size must be an integer from 0 to 2147483647, got 2147483648");
   EXPECT_EQ(refusal_of("/values/schedule", 1), "m: values 'schedule' must be a string, got 1");
   EXPECT_EQ(refusal_of("/tensors/rows", nullptr), "m: tensors 'rows' must be an object, got null");
-  EXPECT_EQ(
-      refusal_of("/tensors/rows/dtype", "float16"),
-      "m: tensors 'rows'.dtype must be float32, float64, bfloat16, int64 or bool, got \"float16\"");
+  EXPECT_EQ(refusal_of("/tensors/rows/dtype", "float16"),
+            "m: tensors 'rows'.dtype must be float32, float64, bfloat16, int64, int32, int8 or "
+            "bool, got \"float16\"");
   EXPECT_EQ(refusal_of("/tensors/rows/shape", "5"),
             "m: tensors 'rows'.shape must be an array, got \"5\"");
   EXPECT_EQ(refusal_of("/tensors/rows/shape", json::array({1, 1, 1, 1, 1, 1, 1, 1, 1})),

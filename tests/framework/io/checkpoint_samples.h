@@ -39,7 +39,9 @@ inline std::vector<Sample> samples(std::uint64_t seed = 1) {
           {"whole", randn({4, 4}, seed + 6, Dtype::kFloat32), -1},
           {"scalar", randn({}, seed + 7, Dtype::kFloat64), -1},
           {"nothing", Tensor::zeros({0, 3}, Dtype::kFloat32), -1},
-          {"steps", steps, -1}};
+          {"steps", steps, -1},
+          {"codes", Tensor::from(std::vector<std::int8_t>{-128, 5, 0, 127, 1}, {5}), 0},
+          {"sums", Tensor::from(std::vector<std::int32_t>{-70000, 3, 2, 1}, {2, 2}), 1}};
 }
 
 inline NamedTensors parts_of(const std::vector<Sample>& all, const DeviceMesh& mesh) {

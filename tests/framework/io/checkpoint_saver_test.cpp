@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
+
 #include "framework/runtime/arena.h"
 #include "framework/runtime/rank_context.h"
 #include "tests/framework/io/checkpoint_samples.h"
@@ -74,6 +76,25 @@ TEST(CheckpointSaver, CountsItsBufferAndKeepsIt) {
   }
   EXPECT_EQ(context.arena()->live()[MemoryTag::kCheckpoint], 0);
   EXPECT_THAT(steps_in(root / ""), ElementsAre(3, 2));
+}
+
+// Else they would be freed when the disk is done, and a peak would depend on that.
+TEST(CheckpointSaver, HoldsNoBytesOfItsCallers) {
+  const TemporaryFolder root;
+  launch(2, [&](RankContext& context) {
+    std::promise<void> looked;
+    const auto has_looked = looked.get_future();
+    CheckpointSaver saver(root / "", context.group(), {.observe = [&](CheckpointPoint point) {
+                            if (point == CheckpointPoint::kFolderMade) has_looked.wait();
+                          }});
+    Tensor w = Tensor::ones({8});
+    saver.save(1, {.tensors = {{"w", w}}});
+    w = Tensor();
+    EXPECT_EQ(context.arena()->live()[MemoryTag::kActivations], 0) << context.rank();
+    looked.set_value();
+    saver.wait();
+  });
+  EXPECT_THAT(steps_in(root / ""), ElementsAre(1));
 }
 
 TEST(CheckpointSaver, ThrowsOnceWhatWentWrongInTheBackground) {

@@ -74,6 +74,8 @@ TEST(Print, WritesAllNumbersOfATensorInOneWay) {
   EXPECT_EQ(elements(Tensor::of({0.1}, Dtype::kBFloat16)), "[0.1001]");
   EXPECT_EQ(elements(Tensor::of({true, false}, Dtype::kBool)), "[ True, False]");
   EXPECT_EQ(elements(Tensor::of({{-3, 4000000}}, Dtype::kInt64)), "[[     -3, 4000000]]");
+  EXPECT_EQ(elements(Tensor::of({{-3, 4000000}}, Dtype::kInt32)), "[[     -3, 4000000]]");
+  EXPECT_EQ(elements(Tensor::of({-128, 65}, Dtype::kInt8)), "[-128,   65]");
 }
 
 TEST(Print, BreaksLinesAndLeavesBlankOnesBetweenMatrices) {

@@ -138,6 +138,8 @@ TEST(SafetensorsReader, ReadsTheDtypesOfTensors) {
   const Tensor f32 = test::randn({2, 3}, 1, Dtype::kFloat32), f64 = test::randn({5}, 2);
   const Tensor bf16 = test::randn({3, 1}, 3, Dtype::kBFloat16);
   const Tensor i64 = Tensor::from(std::vector<std::int64_t>{-1, INT64_MAX}, {2});
+  const Tensor i32 = Tensor::from(std::vector<std::int32_t>{INT32_MIN, 7}, {2});
+  const Tensor i8 = Tensor::from(std::vector<std::int8_t>{-128, 0, 127}, {3});
   const Tensor boolean = Tensor::from(std::vector<bool>{true, false, true}, {3});
   const Tensor empty = Tensor::zeros({0, 7});
   const Tensor scalar = Tensor::full({}, 0.5);
@@ -145,6 +147,8 @@ TEST(SafetensorsReader, ReadsTheDtypesOfTensors) {
                           {"f64", f64},
                           {"bf16", bf16},
                           {"i64", i64},
+                          {"i32", i32},
+                          {"i8", i8},
                           {"boolean", boolean},
                           {"empty", empty},
                           {"scalar", scalar}});
@@ -154,12 +158,15 @@ TEST(SafetensorsReader, ReadsTheDtypesOfTensors) {
   EXPECT_TRUE(test::bitwise_equal(file.read("f64"), f64));
   EXPECT_TRUE(test::bitwise_equal(file.read("bf16"), bf16));
   EXPECT_TRUE(test::bitwise_equal(file.read("i64"), i64));
+  EXPECT_TRUE(test::bitwise_equal(file.read("i32"), i32));
+  EXPECT_TRUE(test::bitwise_equal(file.read("i8"), i8));
+  EXPECT_EQ(file.at("i8").dtype, SafetensorsDtype::kI8);
   EXPECT_TRUE(test::bitwise_equal(file.read("boolean"), boolean));
   EXPECT_TRUE(test::bitwise_equal(file.read("empty"), empty));
   EXPECT_TRUE(test::bitwise_equal(file.read("scalar"), scalar));
 
   const NamedTensors loaded = load_safetensors(path);
-  ASSERT_EQ(loaded.size(), 7U);
+  ASSERT_EQ(loaded.size(), 9U);
   for (std::size_t i = 0; i < loaded.size(); ++i) {
     EXPECT_EQ(loaded[i].name, file.entries()[i].name);
     EXPECT_TRUE(test::bitwise_equal(loaded[i].tensor, file.read(file.entries()[i])));
@@ -174,7 +181,7 @@ TEST(SafetensorsReader, RefusesToReadOtherDtypesAsTensors) {
   const SafetensorsFile file(path);
   EXPECT_EQ(as_text(file.bytes(file.at("w"))), std::string("\0\1", 2));
   const auto message = "safetensors: " + path.string() +
-                       ": 'w' must be F32, F64, BF16, I64 or BOOL to be a Tensor, got F16";
+                       ": 'w' must be F32, F64, BF16, I64, I32, I8 or BOOL to be a Tensor, got F16";
   EXPECT_EQ(message_of<DtypeError>([&] { file.read("w"); }), message);
   EXPECT_EQ(message_of<DtypeError>([&] { load_safetensors(path); }), message);
 }

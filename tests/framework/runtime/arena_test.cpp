@@ -84,8 +84,14 @@ TEST(Arena, ThrowsPastItsBudgetAndStaysUsable) {
   Arena arena;
   arena.set_budget(100);
   auto* a = arena.allocate(60, MemoryTag::kActivations);
-  EXPECT_EQ(message_of<Error>([&] { arena.allocate(41, MemoryTag::kGradients); }),
-            "arena: budget of 100 bytes exceeded, 60 live and 41 more asked for gradients");
+  EXPECT_EQ(message_of<MemoryBudgetError>([&] { arena.allocate(101, MemoryTag::kGradients); }),
+            "arena: budget of 100 bytes exceeded, 60 live (activations 60) and 101 more asked for "
+            "gradients");
+  auto* small = arena.allocate(5, MemoryTag::kParameters);
+  EXPECT_EQ(message_of<MemoryBudgetError>([&] { arena.allocate(41, MemoryTag::kGradients); }),
+            "arena: budget of 100 bytes exceeded, 65 live (activations 60, parameters 5) and 41 "
+            "more asked for gradients");
+  arena.deallocate(small, 5, MemoryTag::kParameters);
   EXPECT_EQ(arena.live().total(), 60);
   auto* b = arena.allocate(40, MemoryTag::kActivations);
   arena.set_budget(0);

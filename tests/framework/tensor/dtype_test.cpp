@@ -31,6 +31,25 @@ TEST(BFloat16, RoundsTiesToEven) {
   EXPECT_EQ(rounded(0x3fff8000), 0x4000);  // carries into the exponent
 }
 
+// A number just beside the middle of two, which float32 cannot tell from it.
+TEST(BFloat16, RoundsDoublesOnce) {
+  for (const double sign : {1.0, -1.0}) {
+    for (const double scale : {1.0, 0x1p-133}) {  // also below the normal ones
+      const auto at = [&](double x) {
+        return static_cast<double>(BFloat16(sign * scale * x)) / (sign * scale);
+      };
+      EXPECT_EQ(at(1 + 0x1p-8 + 0x1p-40), scale == 1 ? 1 + 0x1p-7 : 1);
+      EXPECT_EQ(at(1 + 0x1p-8 - 0x1p-40), 1);
+      EXPECT_EQ(at(1 + 3 * 0x1p-8 - 0x1p-40), scale == 1 ? 1 + 0x1p-7 : 1);
+      EXPECT_EQ(at(1 + 0x1p-8), 1);
+      EXPECT_EQ(at(1.5 + 0x1p-40), scale == 1 ? 1.5 : 2);
+      EXPECT_EQ(at(1.5 - 0x1p-40), scale == 1 ? 1.5 : 1);
+    }
+  }
+  EXPECT_TRUE(std::isnan(static_cast<float>(BFloat16(std::nan("")))));
+  EXPECT_EQ(BFloat16(HUGE_VAL).bits, 0x7f80);
+}
+
 TEST(BFloat16, KeepsSpecialValues) {
   EXPECT_EQ(rounded(0x00000000), 0x0000);
   EXPECT_EQ(rounded(0x80000000), 0x8000);

@@ -217,6 +217,44 @@ TEST(Make, ConvertsNoRealThatIsFarFromEveryInteger) {
             (Integers{-1, 1, std::numeric_limits<std::int64_t>::min()}));
 }
 
+TEST(Make, ConvertsToInt32AndInt8WhatTheyHold) {
+  for (const auto& [dtype, end, range] :
+       {std::tuple{Dtype::kInt8, 0x1p7, "int8 holds numbers in [-2^7, 2^7), got "},
+        std::tuple{Dtype::kInt32, 0x1p31, "int32 holds numbers in [-2^31, 2^31), got "}}) {
+    const Tensor held = Tensor::of({-end, -1.5, 0, 1.5, end - 1}, Dtype::kFloat64);
+    const auto most = static_cast<std::int64_t>(end) - 1;
+    const Tensor codes = to_dtype(held, dtype);
+    EXPECT_EQ(codes.dtype(), dtype);
+    EXPECT_EQ(integers(to_dtype(codes, Dtype::kInt64)), (Integers{-most - 1, -1, 0, 1, most}));
+    EXPECT_EQ(codes.storage().bytes(), static_cast<std::size_t>(5 * size_of(dtype)));
+    // A fraction is cut off first, so that less than one beyond the range still fits.
+    EXPECT_EQ(to_dtype(Tensor::of(-end - 0.75, Dtype::kFloat64), dtype).item<std::int64_t>(),
+              -most - 1);
+    EXPECT_EQ(to_dtype(Tensor::of(end - 0.25, Dtype::kFloat64), dtype).item<std::int64_t>(), most);
+    for (const double beyond : {end, -end - 1, std::numeric_limits<double>::quiet_NaN()}) {
+      const Tensor real = Tensor::full({2}, beyond, Dtype::kFloat64);
+      EXPECT_THAT(message_of<ValueError>([&, to = dtype] { to_dtype(real, to); }),
+                  ::testing::HasSubstr(range));
+      Tensor target = Tensor::zeros({2}, dtype);
+      EXPECT_THROW(fill_(target, beyond), ValueError);
+      EXPECT_THROW(Tensor::of({beyond}, dtype), ValueError);
+    }
+    const Tensor wide = Tensor::of({-end - 1}, Dtype::kInt64);
+    EXPECT_THROW(to_dtype(wide, dtype), ValueError);
+    EXPECT_THROW(Tensor::arange(most + 1, most + 3, 1, dtype), ValueError);
+    EXPECT_TRUE(bitwise_equal(clone(codes), codes));
+    EXPECT_THROW(clone(codes).set_requires_grad(true), DtypeError);
+  }
+  EXPECT_EQ(
+      message_of<ValueError>([] { to_dtype(Tensor::of({300}, Dtype::kInt32), Dtype::kInt8); }),
+      "conversion: int8 holds numbers in [-2^7, 2^7), got 300");
+  EXPECT_EQ(message_of<ValueError>([] { Tensor::of({0.5}, Dtype::kInt8); }),
+            "Tensor::of: int8 needs whole numbers in its range, got 0.5");
+  const Tensor truth = to_dtype(Tensor::of({-1, 0}, Dtype::kInt8), Dtype::kBool);
+  EXPECT_TRUE(bitwise_equal(truth, Tensor::of({true, false}, Dtype::kBool)));
+  EXPECT_EQ(integers(to_dtype(to_dtype(truth, Dtype::kInt32), Dtype::kInt64)), (Integers{1, 0}));
+}
+
 TEST(MakeLinspace, ReachesFromOneEndToTheOther) {
   EXPECT_EQ(doubles(Tensor::linspace(-1e308, 1e308, 3, Dtype::kFloat64)),
             (Doubles{-1e308, 0, 1e308}));

@@ -79,14 +79,14 @@ static_assert(!std::is_assignable_v<Tensor, double> && !std::is_assignable_v<Ten
 static_assert(std::is_assignable_v<Tensor&, const Tensor&>);
 static_assert(std::is_nothrow_move_assignable_v<Tensor>);
 static_assert(std::is_nothrow_move_constructible_v<Tensor>);
-static_assert(ElementType<std::int64_t> && !ElementType<int>);
+static_assert(ElementType<std::int64_t> && ElementType<std::int8_t> && !ElementType<unsigned>);
 
 template <class T>
 concept MakesATensor = requires(const std::vector<T>& values) {
   Tensor::from(values, Shape{2});
 };
 static_assert(MakesATensor<std::int64_t> && MakesATensor<float> && MakesATensor<bool>);
-static_assert(!MakesATensor<int> && !MakesATensor<char>);
+static_assert(!MakesATensor<unsigned> && !MakesATensor<char>);
 
 TEST(Tensor, FromChecksTheNumberOfValues) {
   EXPECT_EQ(message_of<ShapeError>([] {

@@ -2,6 +2,7 @@
 #include "models/causal_lm/model.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "framework/autograd/gradient_sum.h"
 #include "framework/runtime/arena.h"
@@ -10,6 +11,7 @@
 #include "ops/elementwise.h"
 #include "ops/embedding.h"
 #include "ops/linear.h"
+#include "ops/linear_cross_entropy.h"
 #include "ops/reduce.h"
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
@@ -206,11 +208,15 @@ TEST(CausalLM, RecomputationGivesTheSameBitsAndKeepsLess) {
 }
 
 TEST(CausalLM, WithTargetsItGivesTheSameLossAndGradientsWithoutLogits) {
-  for (const bool tied : {false, true}) {
+  for (const auto& [tied, bf16] :
+       {std::pair(false, false), {true, false}, {false, true}, {true, true}}) {
     auto config = toy_config();
     config.tie_word_embeddings = tied;
+    if (bf16) config.dtype = Dtype::kFloat32;
     CausalLM model(config, 5);
-    const auto batch = toy_batch(config.vocab_size);
+    if (bf16) model.compute_in(Dtype::kBFloat16);
+    // In two pieces.
+    const auto batch = toy_batch(config.vocab_size, {ops::kLinearCrossEntropyRows, 4});
     auto expected = gradients_of(model, batch);
     const auto got = gradients_of(model, batch, {.targets = batch.targets});
     EXPECT_FALSE(got.output.logits.defined());

@@ -121,6 +121,33 @@ TEST(NpuGroupedMatmul, GroupTypeTwoSumsOverGroupsAndZeroFillsEmptyOnes) {
   }
 }
 
+TEST(NpuGroupedMatmul, ABiasIsAddedToTheRowsOfItsGroup) {
+  const TensorList x{randn({3, 5}, 1), randn({2, 5}, 2)};
+  const TensorList w{randn({5, 4}, 3), randn({5, 4}, 4)};
+  const TensorList bias{randn({4}, 5), randn({4}, 6)};
+  const TensorList sums{add(product(x[0], w[0]), bias[0]), add(product(x[1], w[1]), bias[1])};
+  const auto pairs = npu_grouped_matmul(x, w, {.bias = bias});
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_TRUE(bitwise_equal(pairs[i], sums[i]));
+  const auto stacked = npu_grouped_matmul(x, w, {.group_type = 0, .split_item = 2, .bias = bias});
+  EXPECT_TRUE(bitwise_equal(stacked[0], cat(sums, 0)));
+
+  const Tensor rows = cat(x, 0), experts = view(cat(w, 0), {2, 5, 4});
+  const Tensor biases = transpose(clone(transpose(view(cat(bias, 0), {2, 4}), 0, 1)), 0, 1);
+  Options options{.group_list = List{3, 5}, .group_type = 0, .split_item = 2, .bias = bias};
+  EXPECT_TRUE(bitwise_equal(npu_grouped_matmul({rows}, w, options)[0], cat(sums, 0)));
+  options.bias = {biases};
+  EXPECT_TRUE(bitwise_equal(npu_grouped_matmul({rows}, {experts}, options)[0], cat(sums, 0)));
+  // The second expert's rows come first.
+  options.group_list = Tensor::from(List{1, 2, 0, 3}, {2, 2});
+  options.group_list_type = 2;
+  const Tensor turned = npu_grouped_matmul({cat({x[1], x[0]}, 0)}, {experts}, options)[0];
+  EXPECT_TRUE(bitwise_equal(turned, cat({sums[1], sums[0]}, 0)));
+  options.transpose_weight = true;
+  const Tensor stored = nd_to_nz(clone(transpose(experts, 1, 2)));
+  EXPECT_TRUE(bitwise_equal(npu_grouped_matmul({cat({x[1], x[0]}, 0)}, {stored}, options)[0],
+                            cat({sums[1], sums[0]}, 0)));
+}
+
 template <class E>
 std::string rejected(const TensorList& x, const TensorList& weight, const Options& options) {
   const auto message = message_of<E>([&] { npu_grouped_matmul(x, weight, options); });
@@ -230,6 +257,31 @@ TEST(NpuGroupedMatmul, RejectsBadLists) {
             "each weight of a list must be [K, N], got [1, 5, 4]");
   EXPECT_EQ(rejected<ShapeError>({x}, {randn({6, 4})}, {}),
             "weight must be [5, N] per expert to match x [8, 5], got [6, 4]");
+}
+
+TEST(NpuGroupedMatmul, RejectsABiasThatDoesNotFit) {
+  const Tensor x = randn({8, 5}), w = randn({2, 5, 4});
+  const auto message = [&]<class E>(E*, const TensorList& bias, bool transpose = false) {
+    return rejected<E>({x}, {transpose ? randn({2, 4, 5}) : w},
+                       {.group_list = List{3, 8},
+                        .group_type = 0,
+                        .split_item = 2,
+                        .transpose_weight = transpose,
+                        .bias = bias});
+  };
+  ShapeError* const shape = nullptr;
+  DtypeError* const dtype = nullptr;
+  EXPECT_EQ(message(shape, {randn({4}), randn({4})}),
+            "bias must have as many tensors as weight, 1, got 2");
+  EXPECT_EQ(message(shape, {randn({4})}), "bias must be [2, 4] to match weight [2, 5, 4], got [4]");
+  EXPECT_EQ(message(shape, {randn({2, 5})}, true),
+            "bias must be [2, 4] to match weight [2, 4, 5], got [2, 5]");
+  EXPECT_EQ(message(dtype, {randn({2, 4}, 1, Dtype::kFloat32)}),
+            "bias must be float64 as the weight, got float32");
+  EXPECT_EQ(rejected<ValueError>(
+                {transpose(x, 0, 1)}, {randn({8, 4})},
+                {.group_list = List{3, 8}, .group_type = 2, .split_item = 3, .bias = {randn({4})}}),
+            "group_type 2 has no bias");
 }
 
 TEST(NpuGroupedMatmul, RejectsTensorsThatDoNotFitTheGroupType) {

@@ -241,6 +241,21 @@ if not brief:
     _, err = tools.check_golden(programs, "--expert-parallel", 2, odd, exit_code=2)
     assert err == (f"check_golden: {odd}: expert_parallel: the 2 ranks of axis 'ep' must divide the "
                    "experts of model.layers.0.mlp, got 5\n"), err
+# Matrices on several ranks; what they do not divide is refused by its name.
+if not brief:
+    divided = [golden / "a_minimal", *([golden / "v5" / name for name in
+                                        ["glm4_moe", "mixtral", "qwen2_moe", "qwen3_moe_v5", "qwen3_dense"]]
+                                       if tools.full else [golden / "v5" / "qwen2_moe"])]
+    for more in [[], ["--world-size", 1, "--expert-parallel", 2]][:2 if tools.full else 1]:
+        out, _ = tools.check_golden(programs, "--tensor-parallel", 2, *more, *divided, exit_code=0)
+        assert ", 0 past their limits\n" in out and f"\n{len(divided)} folders, 0 exp" in out, out
+    for name, refusal in [
+            ("b_tied_dense_nonorm", "the 2 ranks of axis 'tp' must divide the 3 blocks of "
+                                    "'model.layers.0.self_attn.k_proj', or these the ranks"),
+            ("c_mlponly_odd_ignore", "the 2 ranks of axis 'tp' must divide dimension 0 of "
+                                     "'model.embed_tokens.weight', got [53, 40]")]:
+        _, err = tools.check_golden(programs, "--tensor-parallel", 2, golden / name, exit_code=2)
+        assert err == f"check_golden: {golden / name}: parallelize_module: {refusal}\n", err
 _, err = tools.check_golden(programs, "--expert-parallel", 3, smallest, exit_code=2)
 assert err == "check_golden: --expert-parallel: must divide the ranks (--world-size), 2, got 3\n", err
 for ranks in [0, 65, "two"]:

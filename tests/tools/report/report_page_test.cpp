@@ -52,15 +52,28 @@ TEST(ReportPage, ShowsMemoryAndCommunication) {
   EXPECT_THAT(page, HasSubstr(">0.000 ms, - hidden, 0 B received</text>"));
 }
 
+TEST(ReportPage, ShowsBytesAndWaitingOfEachAxis) {
+  auto run = short_run();
+  EXPECT_THAT(report_page(run), Not(HasSubstr("<section id=\"axes\">")));
+  run.axes["tp"] = {
+      .steps = 2, .seconds = 8, .bytes_sent = 2048, .bytes_received = 8192, .wait_seconds = 1};
+  const auto page = report_page(run);
+  EXPECT_THAT(page, HasSubstr("<section id=\"axes\">"));
+  EXPECT_THAT(page, HasSubstr(">tp</text>"));
+  EXPECT_THAT(page, HasSubstr(">12.5 %, 1.00 KiB sent, 4.00 KiB received</text>"));
+}
+
 TEST(ReportPage, EscapesEveryTextOfTheFile) {
   auto run = short_run();
+  run.axes["<i>&"] = {.steps = 1, .seconds = 1};
   run.path = "<b>&\"'.jsonl";
   run.configuration = "</pre><script>alert(1)</script>\x01";
   const auto page = report_page(run);
   EXPECT_THAT(page, HasSubstr("<p class=\"path\">&lt;b&gt;&amp;&quot;&#39;.jsonl</p>"));
   EXPECT_THAT(page,
               HasSubstr("<pre>&lt;/pre&gt;&lt;script&gt;alert(1)&lt;/script&gt;\uFFFD</pre>"));
-  EXPECT_THAT(page, Not(HasSubstr("<script")));
+  EXPECT_THAT(page, HasSubstr(">&lt;i&gt;&amp;</text>"));
+  EXPECT_THAT(page, AllOf(Not(HasSubstr("<script")), Not(HasSubstr("<i>"))));
 }
 
 TEST(ReportPage, SaysWhatIsMissingAndWhereTheRunWasResumed) {

@@ -56,11 +56,14 @@ TEST(ReadRunRecord, ReadsWhatTrainingWrites) {
     MetricsFile file(path);
     auto report = report_of(4);
     report.configuration = "  model  tiny\n";
+    report.axes = {{.axis = "tp+ep", .bytes_sent = 1, .bytes_received = 2, .wait_seconds = 0.25}};
     file.write(report);
     report = report_of(5);
     report.peak_bytes = {6, 5, 4, 3, 2, 1};
     report.peak_total = 10;
     report.result.ce = NAN;
+    report.axes = {{.axis = "tp+ep", .bytes_sent = 3, .bytes_received = 4, .wait_seconds = 0.5},
+                   {.axis = "world", .bytes_sent = 5}};
     report.profile = {.steps = 2, .timeline = {.compute = 0.5, .gather = 0.25}};
     report.profile->timeline.exposed_gather = 0.125;
     report.profile->timeline.other_bytes = 7;
@@ -95,6 +98,15 @@ TEST(ReadRunRecord, ReadsWhatTrainingWrites) {
   EXPECT_EQ(run.communication->gather.seconds, 0.25);
   EXPECT_EQ(run.communication->gather.exposed_seconds, 0.125);
   EXPECT_EQ(run.communication->other.bytes, 7);
+  ASSERT_EQ(run.axes.size(), 2U);
+  const auto& tp = run.axes.at("tp+ep");
+  EXPECT_EQ(tp.steps, 2);
+  EXPECT_EQ(tp.seconds, 4);
+  EXPECT_EQ(tp.bytes_sent, 4);
+  EXPECT_EQ(tp.bytes_received, 6);
+  EXPECT_EQ(tp.wait_seconds, 0.75);
+  EXPECT_EQ(run.axes.at("world").steps, 1);
+  EXPECT_EQ(run.axes.at("world").bytes_sent, 5);
   EXPECT_EQ(run.configuration, "  model  tiny\n");
   EXPECT_EQ(run.starts, std::vector<std::int64_t>{4});
 }
@@ -104,6 +116,7 @@ TEST(ReadRunRecord, DoesWithoutWhatEarlierVersionsDidNotWrite) {
   EXPECT_EQ(run.steps, 2);
   EXPECT_EQ(run.bytes_left_out, 14U);
   EXPECT_FALSE(run.loads || run.memory || run.communication);
+  EXPECT_TRUE(run.axes.empty());
   EXPECT_TRUE(run.configuration.empty() && run.starts.empty() && run.parts.empty());
   EXPECT_EQ(run.clipping.steps, 0);
   EXPECT_TRUE(run.data_percent.bins().empty());

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/config/train_config.h"
 
+#include <optional>
+
 #include "tests/testing.h"
 #include "train/config/train_options.h"
 
@@ -54,6 +56,23 @@ TEST(TrainConfig, SaysHowLayersAreSharded) {
   EXPECT_TRUE(policy.linear_only_shard);
   EXPECT_EQ(policy.mixed_precision.wire_dtype, Dtype::kBFloat16);
   EXPECT_FALSE(policy.mixed_precision.reduce_dtype.has_value());
+}
+
+TEST(TrainConfig, InBFloat16KeepsParametersAndSumsInFloat32AndSendsWhatItComputesIn) {
+  constexpr auto kNarrow = Dtype::kBFloat16, kWide = Dtype::kFloat32;
+  for (const std::optional<Dtype> wire : {std::optional<Dtype>(), {kNarrow}, {kWide}}) {
+    TrainConfig config;
+    config.model.dtype = kNarrow;
+    config.parallel.wire_dtype = wire;
+    EXPECT_EQ(config.model_config().dtype, kWide);
+    const auto mixed = config.policy().mixed_precision;
+    EXPECT_EQ(mixed.param_dtype, kNarrow);
+    EXPECT_EQ(mixed.wire_dtype.value_or(kNarrow), wire.value_or(kNarrow));
+    EXPECT_FALSE(mixed.reduce_dtype.has_value());
+    const auto whole = config.resolved();
+    EXPECT_EQ(whole.parallel.wire_dtype, wire.value_or(kNarrow));
+    EXPECT_EQ(whole.parallel.reduce_dtype, kWide);
+  }
 }
 
 TEST(TrainConfig, TakesATextForAVocabularyOfBytesAlone) {
@@ -117,9 +136,59 @@ TEST(TrainConfig, RefusesWhatCannotBe) {
   EXPECT_EQ(message([](TrainConfig& c) { c.parallel.context_parallel = 2; }),
             "--context-parallel: must be 1, because a sequence cannot be divided over ranks yet, "
             "got 2");
+  const auto tensor = [&](const std::function<void(TrainConfig&)>& change) {
+    return message([&](TrainConfig& c) {
+      c.parallel.tensor_parallel = 2;
+      c.parallel.token_parts = 2;
+      change(c);
+    });
+  };
+  EXPECT_EQ(message([](TrainConfig& c) { c.parallel.sequence_parallel = true; }),
+            "--sequence-parallel: needs --tensor-parallel");
+  EXPECT_EQ(tensor([](TrainConfig& c) { c.parallel.tensor_parallel = 3; }),
+            "--tensor-parallel: must divide the ranks of a replica, 2, got 3");
+  EXPECT_EQ(tensor([](TrainConfig& c) { c.parallel.token_parts = 1; }),
+            "--token-parts: must be a multiple of --tensor-parallel, 2, for a model with experts, "
+            "got 1");
+  EXPECT_EQ(tensor([](TrainConfig& c) {
+              c.parallel.world_size = 4;
+              c.parallel.expert_parallel = 4;
+            }),
+            "--expert-parallel: must be 1 or what --tensor-parallel is, 2, got 4");
+  EXPECT_EQ(tensor([](TrainConfig& c) {
+              c.parallel.expert_parallel = 2;
+              c.parallel.token_parts = 4;
+            }),
+            "--token-parts: must be what --expert-parallel is, 2, where tokens travel to experts, "
+            "got 4");
+  EXPECT_EQ(tensor([](TrainConfig& c) {
+              c.parallel.world_size = c.parallel.tensor_parallel = 3;
+              c.parallel.token_parts = 3;
+              c.data.sequence_length = 126;
+            }),
+            "--tensor-parallel: must divide num_attention_heads, 4, got 3");
+  EXPECT_EQ(tensor([](TrainConfig& c) {
+              c.data.sequence_length = 127;
+              c.parallel.token_parts = 1;
+              c.model.preset = "tiny-dense";
+              c.parallel.sequence_parallel = true;
+              c.data.batch = 1;
+            }),
+            "--sequence-parallel: the ranks of --tensor-parallel must divide the tokens of a "
+            "micro-batch, 127, got 2");
   EXPECT_EQ(
-      message([](TrainConfig& c) { c.parallel.tensor_parallel = 2; }),
-      "--tensor-parallel: must be 1, because a matrix cannot be divided over ranks yet, got 2");
+      message([](TrainConfig& c) {
+        c.parallel.expert_parallel = c.parallel.world_size = 2;
+        c.parallel.token_parts = 2;
+      }),
+      "--token-parts: must be 1 with --expert-parallel, unless --tensor-parallel is as large, "
+      "got 2");
+  EXPECT_EQ(tensor([](TrainConfig& c) { c.data.pack = true; }),
+            "--pack: micro-batches have any number of tokens, which --token-parts cannot divide");
+  EXPECT_EQ(tensor([](TrainConfig& c) { c.model.preset = "tiny-dense"; }),
+            "--token-parts: must be 1 for a model without experts, got 2");
+  EXPECT_EQ(tensor([](TrainConfig& c) { c.parallel.token_parts = 6; }),
+            "--token-parts: must divide --seq-len, 128, got 6");
   EXPECT_EQ(
       message([](TrainConfig& c) { c.parallel.pipeline_parallel = 2; }),
       "--pipeline-parallel: must be 1, because the order of layers cannot be divided over ranks "
@@ -162,7 +231,7 @@ TEST(TrainConfig, RefusesWhatCannotBe) {
             }),
             "--pack: the model has positions for documents of 4096 tokens "
             "(max_position_embeddings), got packs of 4104");
-  EXPECT_EQ(message([](TrainConfig& c) { c.memory.recompute_layers = 99; }),
+  EXPECT_EQ(message([](TrainConfig& c) { c.memory.plan.recompute_layers = 99; }),
             "--recompute-layers: the model has 4 layers, got 99");
   EXPECT_EQ(message([](TrainConfig& c) { c.parallel.wire_dtype = Dtype::kFloat64; }),
             "--wire-dtype: must be bf16 or what --dtype is, fp32, got fp64");

@@ -110,6 +110,7 @@ Names keys_of(const std::map<std::string, std::string>& record) {
 const std::vector<Words> kOtherValues = {{"--text", "a"},
                                          {"--data", "a"},
                                          {"--data-dtype", "uint32"},
+                                         {"--target-mask", "b", "--data", "a"},
                                          {"--end-of-document", "1", "--data", "a", "--pack"},
                                          {"--pack"},
                                          {"--preset", "tiny"},
@@ -125,6 +126,8 @@ const std::vector<Words> kOtherValues = {{"--text", "a"},
                                          {"--replicas", "2"},
                                          {"--context-parallel", "2"},
                                          {"--tensor-parallel", "2"},
+                                         {"--sequence-parallel"},
+                                         {"--token-parts", "2"},
                                          {"--pipeline-parallel", "2"},
                                          {"--expert-parallel", "2"},
                                          {"--collective-deadline", "61"},
@@ -155,6 +158,7 @@ const std::vector<Words> kOtherValues = {{"--text", "a"},
                                          {"--max-grad-norm", "1.0000000001"},
                                          {"--max-skipped-steps", "3"},
                                          {"--seed", "2"},
+                                         {"--loss-weights", "sqrt"},
                                          {"--grouped-matmul-nz-transpose", "0"},
                                          {"--linear-only-shard", "1"},
                                          {"--layout", "nd"},
@@ -169,8 +173,12 @@ const std::vector<Words> kOtherValues = {{"--text", "a"},
                                          {"--reduce-dtype", "bf16"},
                                          {"--reshard", "true"},
                                          {"--prefetch", "2"},
+                                         {"--recompute", "light"},
                                          {"--recompute-layers", "1"},
+                                         {"--offload", "activations"},
+                                         {"--offload-window", "1000"},
                                          {"--linear-cross-entropy"},
+                                         {"--memory-budget", "1000000000000"},
                                          {"--checkpoint-dir", "a"},
                                          {"--checkpoint-interval", "101"},
                                          {"--checkpoint-keep", "3"},
@@ -228,15 +236,18 @@ Names keys_of(const std::vector<std::pair<std::string, std::string>>& pairs) {
 }
 
 bool is_setting(const std::string& name) {
-  return name != "optimizer" && keys_of(former_options()).contains(name);
+  return name != "optimizer" && name != "token_parts" && name != "loss_weights" &&
+         keys_of(former_options()).contains(name);
 }
 
 TEST(TrainOptions, ThatAreNewAreRecordedWhereOneOfThemIsNotAsFormerly) {
   const auto former = former_options();
-  ASSERT_EQ(former.size(), 15U);
-  EXPECT_EQ(former[0], (std::pair<std::string, std::string>("optimizer", "adamw")));
-  EXPECT_EQ(former[2], (std::pair<std::string, std::string>("beta2", "0.95")));
-  EXPECT_EQ(former[5], (std::pair<std::string, std::string>("momentum", "none")));
+  ASSERT_EQ(former.size(), 17U);
+  EXPECT_EQ(former[0], (std::pair<std::string, std::string>("token_parts", "1")));
+  EXPECT_EQ(former[1], (std::pair<std::string, std::string>("optimizer", "adamw")));
+  EXPECT_EQ(former[3], (std::pair<std::string, std::string>("beta2", "0.95")));
+  EXPECT_EQ(former[6], (std::pair<std::string, std::string>("momentum", "none")));
+  EXPECT_EQ(former[16], (std::pair<std::string, std::string>("loss_weights", "token")));
   TrainConfig config;
   config.optim.settings.beta2 = 0.95;
   EXPECT_EQ(compared_options(config), compared_options({}));

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "tests/framework/io/files.h"
 #include "tests/testing.h"
 #include "train/data/documents.h"
 
@@ -45,6 +46,20 @@ TEST(SoftPack, LeavesOutWhatHasNoTarget) {
               soft_pack(DocumentOffsets{0, 5}, 0);
             }),
             "soft_pack: packs need at least 1 token, got 0");
+}
+
+TEST(SoftPack, HasNoTargetsThatAMaskLeavesOut) {
+  const TemporaryFolder folder;
+  const auto ids = (folder / "ids").string(), mask = (folder / "mask").string();
+  write_file(ids, std::string("\1\0\2\0\3\0\4\0\5\0\6\0", 12));
+  write_file(mask, std::string("\0\1\0\1\1\0", 6));
+  auto tokens = TokenSource::tokenized_file(ids, {}, 300);
+  tokens.take_target_mask(mask);
+  const auto batch = to_micro_batch(tokens, {{.start = 3, .length = 3, .ends_document = true},
+                                             {.start = 0, .length = 3, .ends_document = false}});
+  EXPECT_TRUE(bitwise_equal(batch.tokens, Tensor::from<std::int64_t>({4, 5, 6, 1, 2, 3}, {6})));
+  EXPECT_TRUE(
+      bitwise_equal(batch.targets, Tensor::from<std::int64_t>({5, -100, -100, 2, -100, 4}, {6})));
 }
 
 TEST(SoftPack, HoldsEveryTokenOnceInOrderAndKeepsToTheBudget) {

@@ -52,6 +52,24 @@ TEST(TokenSource, ReadsLittleEndianIdsOfTwoAndOfFourBytes) {
   EXPECT_NE(two.describe(), four.describe());
 }
 
+TEST(TokenSource, LeavesOutTargetsThatAMaskNames) {
+  const auto path = written("masked.bin", std::string("\x01\0\x02\0\x03\0\x04\0", 8));
+  const auto open = [&] { return TokenSource::tokenized_file(path, {}, 300); };
+  auto tokens = open();
+  std::vector<std::int64_t> targets = {2, 3, 4};
+  tokens.leave_out(1, targets);
+  EXPECT_EQ(targets, (std::vector<std::int64_t>{2, 3, 4}));
+  tokens.take_target_mask(written("mask", std::string("\1\0\1\0", 4)));
+  tokens.leave_out(1, targets);
+  EXPECT_EQ(targets, (std::vector<std::int64_t>{-100, 3, -100}));
+  EXPECT_EQ(all(tokens), (std::vector<std::int64_t>{1, 2, 3, 4}));
+  EXPECT_EQ(tokens.describe(), open().describe() + ", target mask with CRC-32C 2256566536");
+  const auto longer = written("longer", std::string(5, '\1'));
+  EXPECT_EQ(message_of<ValueError>([&] { tokens.take_target_mask(longer); }),
+            "target mask: '" + longer + "' must have a byte for each of the 4 tokens of '" + path +
+                "', got 5");
+}
+
 TEST(TokenSource, RefusesWhatHoldsNoTokens) {
   const auto tokenized = [](const std::string& path, TokenDtype dtype = TokenDtype::kUInt16) {
     return message_of<Error>([&] { TokenSource::tokenized_file(path, dtype, 300); });

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 
+#include "framework/distributed/collectives.h"
 #include "framework/distributed/launch.h"
 #include "models/causal_lm/config_json.h"
 #include "tests/framework/io/files.h"
@@ -95,6 +96,7 @@ INSTANTIATE_TEST_SUITE_P(ExpertParallel, EventFilesTest, ::testing::Values(1, 2)
 TEST_P(EventFilesTest, HoldTheValuesOfTheMetricsFile) {
   options_.parallel.expert_parallel = GetParam();
   if (GetParam() > 1) {
+    options_.memory.plan = {.offload = "activations", .offload_window = 5000};
     options_.parallel.world_size = 2 * GetParam();  // two expert groups
     options_.data.micro_batches = options_.parallel.world_size;
   }
@@ -152,6 +154,28 @@ TEST_P(EventFilesTest, HoldTheValuesOfTheMetricsFile) {
       EXPECT_EQ(loads, rank_load(routed, GetParam()));
       take("expert_parallel/worst_rank_load", step, *std::ranges::max_element(loads));
     }
+    ASSERT_EQ(line.contains("swap"), GetParam() > 1);
+    if (GetParam() > 1) {
+      const auto& swap = line["swap"];
+      EXPECT_GT(swap["bytes_in"], 0);
+      EXPECT_GT(swap["bytes_out"], swap["bytes_in"]);
+      take("swap/bytes_out", step, swap["bytes_out"]);
+      take("swap/bytes_in", step, swap["bytes_in"]);
+      const double waited = swap["wait_seconds"];
+      take("swap/waiting(%)", step, 100 * waited / seconds);
+    }
+    std::set<std::string> axes;
+    for (const auto& [axis, figures] : line["axes"].items()) {
+      axes.insert(axis);
+      for (const std::string name : {"bytes_sent", "bytes_received"}) {
+        EXPECT_GT(figures[name], 0);
+        take("axes/" + axis + '/' + name, step, figures[name]);
+      }
+      const double waited = figures["wait_seconds"];
+      take("axes/" + axis + "/waiting(%)", step, 100 * waited / seconds);
+    }
+    EXPECT_EQ(axes, GetParam() == 1 ? std::set<std::string>({"dp_shard"})
+                                    : std::set<std::string>({"dp_shard", "ep", "shard"}));
     take("memory/max_active(GiB)", step, line["peak_bytes"]["total"].get<double>() / kGibibyte);
     for (std::size_t i = 0; i < kMemoryTags; ++i) {
       const std::string tag(to_string(static_cast<MemoryTag>(i)));
@@ -254,6 +278,36 @@ TEST_F(RunLogsTest, PeaksAreTheMostOfAnyRankSinceTheLineBefore) {
   EXPECT_EQ(all[0]["peak_bytes"]["activations"], 0);
   EXPECT_EQ(all[1]["peak_bytes"]["gradients"], 160);
   EXPECT_EQ(all[1]["peak_bytes"]["total"], 160);
+}
+
+// What the logs exchange to know it does not count.
+TEST_F(RunLogsTest, AxesHaveTheBytesAndTheWaitingOfTheStepAlone) {
+  for (const int ranks : {1, 2}) {
+    ::testing::internal::CaptureStdout();
+    launch(ranks, [&](RankContext& context) {
+      StepProfile profile({}, "");
+      RunLogs logs(options_.output, {.steps = 2, .axes = {{"world", "tp"}}}, context, profile);
+      for (std::int64_t step = 0; step < 2; ++step) {
+        const std::vector<float> input(step == 0 ? 5 : 7);
+        std::vector<float> output(input.size() * static_cast<std::size_t>(context.world_size()));
+        logs.begin_step(step);
+        all_gather(*context.group(), input, std::span(output));
+        logs.end_step({.step = step, .seconds = 1});
+      }
+    });
+    ::testing::internal::GetCapturedStdout();
+    const auto all = lines();
+    ASSERT_EQ(all.size(), 2U);
+    for (std::size_t step = 0; step < 2; ++step) {
+      EXPECT_EQ(all[step].contains("axes"), ranks > 1);
+      if (ranks == 1) continue;
+      auto axes = all[step]["axes"];
+      const int bytes = step == 0 ? 20 : 28;
+      EXPECT_GT(axes["tp"]["wait_seconds"], 0);
+      axes["tp"].erase("wait_seconds");
+      EXPECT_EQ(axes, json({{"tp", {{"bytes_sent", bytes}, {"bytes_received", bytes}}}}));
+    }
+  }
 }
 
 TEST_F(RunLogsTest, ValidationTraceAndTensorBoardChangeNoBitOfALoss) {

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shapes: T tokens, L tokens of one document, Nq query heads, Nkv key/value heads, D head
 // dimension.
-#include "ops/attention_by_steps.h"
+#include "tests/ops/attention_by_steps.h"
 
 #include <limits>
 
 #include "framework/tensor/fill.h"
-#include "ops/checks.h"
 #include "ops/copies.h"
 #include "ops/dropout.h"
 #include "ops/elementwise.h"
@@ -17,8 +16,10 @@
 #include "ops/split_cat.h"
 #include "ops/views.h"
 
-namespace moegrad::ops {
+namespace moegrad::test {
 namespace {
+
+using namespace ops;
 
 // bool [L, L]: whether token t attends to token j.
 Tensor visible(std::int64_t length, const AttentionOptions& options) {
@@ -65,30 +66,6 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, double scale, s
 
 }  // namespace
 
-void check_attention_options(const Tensor& q, const AttentionOptions& options) {
-  check<ValueError>(options.mask != AttentionMask::kSlidingWindow || options.window >= 1,
-                    "attention: window must be at least 1, got ", options.window);
-  check<ValueError>(options.mask == AttentionMask::kSlidingWindow || options.window == 0,
-                    "attention: a window needs the mask kSlidingWindow, got a window of ",
-                    options.window, " with another mask");
-  const auto tokens = q.dim(0), heads = q.dim(1);
-  if (const auto& allowed = options.allowed; allowed.defined()) {
-    check<ShapeError>(
-        allowed.shape() == Shape{tokens, tokens} || allowed.shape() == Shape{heads, tokens, tokens},
-        "attention: allowed must be [", tokens, ", ", tokens, "] or [", heads, ", ", tokens, ", ",
-        tokens, "] to match q ", q.shape(), ", got ", allowed.shape());
-    check<DtypeError>(allowed.dtype() == Dtype::kBool, "attention: allowed must be bool, got ",
-                      allowed.dtype());
-  }
-  if (!options.dropout) return;
-  check<ValueError>(0 <= options.dropout->p && options.dropout->p < 1,
-                    "attention: dropout must be in [0, 1), got ", options.dropout->p);
-  if (const auto& ids = options.dropout->ids; ids.defined()) {
-    check<ShapeError>(ids.shape() == Shape{tokens}, "attention: dropout ids must be [", tokens,
-                      "], got ", ids.shape());
-  }
-}
-
 Tensor attention_by_steps(const Tensor& q, const Tensor& k, const Tensor& v,
                           const Documents& documents, double scale,
                           const AttentionOptions& options) {
@@ -104,4 +81,4 @@ Tensor attention_by_steps(const Tensor& q, const Tensor& k, const Tensor& v,
   return contiguous(cat(results, 0));
 }
 
-}  // namespace moegrad::ops
+}  // namespace moegrad::test
