@@ -78,16 +78,19 @@ CopyQueue::~CopyQueue() {
 }
 
 CopyQueue::CopyPtr CopyQueue::begin(std::function<const std::byte*()> source, std::byte* target,
-                                    std::int64_t bytes) {
+                                    std::int64_t bytes, CopyPriority priority) {
   auto copy = std::make_shared<Copy>();
   copy->source_ = std::move(source);
   copy->target_ = target;
-  copy->bytes_ = bytes;
+  copy->left_ = bytes;
+  copy->priority_ = priority;
   copy->counters_ = RankContext::current().shared_counters();
   {
     const std::lock_guard lock(mutex_);
     if (!thread_.joinable()) start();
-    copies_.push_back(copy);
+    const auto behind = std::ranges::find_if(
+        copies_, [&](const CopyPtr& other) { return other->priority_ < priority; });
+    copies_.insert(behind, copy);
   }
   changed_.notify_all();
   return copy;
@@ -96,7 +99,7 @@ CopyQueue::CopyPtr CopyQueue::begin(std::function<const std::byte*()> source, st
 bool CopyQueue::take_back(const CopyPtr& copy) {
   {
     const std::lock_guard lock(mutex_);
-    if (std::erase(copies_, copy) == 0) return false;
+    if (copy->has_begun_ || std::erase(copies_, copy) == 0) return false;
   }
   copy->end(Clock::now(), nullptr);
   return true;
@@ -104,27 +107,36 @@ bool CopyQueue::take_back(const CopyPtr& copy) {
 
 void CopyQueue::run(int rank) {
   std::int64_t begun = 0;
+  Clock::time_point link_is_free;
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return !copies_.empty() || ending_; });
     if (copies_.empty()) return;
     const auto copy = copies_.front();
-    copies_.pop_front();
+    const bool is_first_piece = !std::exchange(copy->has_begun_, true);
     lock.unlock();
-    std::this_thread::sleep_for(jitter_.delay(rank, "swap", begun++));
-    auto begin = Clock::now();
     std::exception_ptr failure;
-    try {
-      const auto* const from = copy->source_();
-      begin = Clock::now();
-      std::memcpy(copy->target_, from, static_cast<std::size_t>(copy->bytes_));
-    } catch (...) {
-      failure = std::current_exception();
+    if (is_first_piece) {
+      std::this_thread::sleep_for(jitter_.delay(rank, "swap", begun++));
+      try {
+        copy->from_ = copy->source_();
+      } catch (...) {
+        failure = std::current_exception();
+        copy->left_ = 0;
+      }
+      link_is_free = Clock::now();
     }
-    const auto arrives_at = begin + link_.duration(copy->bytes_);
-    std::this_thread::sleep_until(arrives_at - link_.latency);
-    copy->end(arrives_at, failure);
+    const auto bytes = std::min(copy->left_, kPiece);
+    if (bytes > 0) std::memcpy(copy->target_, copy->from_, static_cast<std::size_t>(bytes));
+    copy->from_ += bytes;
+    copy->target_ += bytes;
+    copy->left_ -= bytes;
+    link_is_free += link_.duration(bytes) - link_.latency;
+    std::this_thread::sleep_until(link_is_free);
+    const bool ends = copy->left_ == 0;
+    if (ends) copy->end(link_is_free + link_.latency, failure);
     lock.lock();
+    if (ends) std::erase(copies_, copy);
   }
 }
 

@@ -19,9 +19,13 @@
 
 namespace moegrad {
 
+/// What others give way to, lowest first.
+enum class CopyPriority : std::uint8_t { kOut, kAhead, kNow };
+
 /// Moves bytes in a thread of its own, one copy after the other, over a modelled link. A copy takes
 /// bytes / bytes_per_second of the link, and arrives `latency` after that, which keeps no other
-/// from the link. `jitter` delays each.
+/// from the link. `jitter` delays each. It moves in pieces of kPiece bytes, between which one of a
+/// higher priority goes first; those of one priority go in the order in which they were asked for.
 class CopyQueue {
  public:
   class Copy final : public ReaderOfBytes {
@@ -39,7 +43,10 @@ class CopyQueue {
 
     std::function<const std::byte*()> source_;
     std::byte* target_ = nullptr;
-    std::int64_t bytes_ = 0;
+    const std::byte* from_ = nullptr;  // once it has begun
+    std::int64_t left_ = 0;
+    CopyPriority priority_{};
+    bool has_begun_ = false;  // under the queue's mutex
     std::shared_ptr<Counters> counters_;
     mutable std::mutex mutex_;
     std::condition_variable ended_;
@@ -48,6 +55,7 @@ class CopyQueue {
     std::exception_ptr failure_;
   };
   using CopyPtr = std::shared_ptr<Copy>;
+  static constexpr std::int64_t kPiece = std::int64_t{1} << 20;
 
   CopyQueue(const LinkModel& link, const Jitter& jitter);
   /// Ends the thread after the copies that have been asked for.
@@ -56,7 +64,8 @@ class CopyQueue {
   CopyQueue& operator=(const CopyQueue&) = delete;
 
   /// `source` says where the bytes are, and may wait for them.
-  CopyPtr begin(std::function<const std::byte*()> source, std::byte* target, std::int64_t bytes);
+  CopyPtr begin(std::function<const std::byte*()> source, std::byte* target, std::int64_t bytes,
+                CopyPriority priority);
   /// Takes a copy back, which ends it, if it has not begun. Returns whether that is so.
   bool take_back(const CopyPtr& copy);
 
@@ -69,7 +78,7 @@ class CopyQueue {
   std::thread thread_;  // from the first copy on
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<CopyPtr> copies_;  // that have not begun
+  std::deque<CopyPtr> copies_;  // that have not ended, the next one first
   bool ending_ = false;
 };
 

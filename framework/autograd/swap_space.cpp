@@ -85,7 +85,8 @@ std::shared_ptr<Swapped> SwapSpace::send(const Tensor& tensor, const std::string
       Tensor::as_strided(tensor, whole, {1}, 0), host);
   leaving_.push_back(swapped.get());
   bytes_in_window_ += bytes;
-  swapped->out = queue_->begin([&storage] { return storage.data(); }, host, bytes);
+  swapped->out =
+      queue_->begin([&storage] { return storage.data(); }, host, bytes, CopyPriority::kOut);
   storage.read_by(swapped->out);
   RankContext::current().counters().swapped_out_bytes += bytes;
   return swapped;
@@ -112,7 +113,7 @@ Tensor SwapSpace::bring_back(Swapped& swapped) {
     let_go(swapped);
   }
   if (swapped.state == State::kAway) {
-    fetch(swapped);
+    fetch(swapped, CopyPriority::kNow);
     std::erase(away_, &swapped);
   } else {
     std::erase(swapped.state == State::kLeaving ? leaving_ : coming_, &swapped);
@@ -124,11 +125,11 @@ Tensor SwapSpace::bring_back(Swapped& swapped) {
   return swapped.here;
 }
 
-void SwapSpace::fetch(Swapped& swapped) {
+void SwapSpace::fetch(Swapped& swapped, CopyPriority priority) {
   const MemoryTagGuard tag(MemoryTag::kActivations);
   Tensor here = Tensor::empty({swapped.info.bytes / size_of(swapped.dtype)}, swapped.dtype);
   swapped.back = queue_->begin([from = swapped.host] { return from; }, here.storage().data(),
-                               swapped.info.bytes);
+                               swapped.info.bytes, priority);
   here.storage().fill_by(std::make_unique<Arrival>(swapped.back));
   swapped.here = std::move(here);
   RankContext::current().counters().swapped_in_bytes += swapped.info.bytes;
@@ -152,7 +153,7 @@ void SwapSpace::fetch_ahead(const SwappedTensor& used) {
     }
     if (bytes_in_window_ > 0 && bytes_in_window_ + bytes > options_.window) return;
     try {
-      fetch(swapped);
+      fetch(swapped, CopyPriority::kAhead);
     } catch (const MemoryBudgetError&) {
       return;  // it comes when it is asked for
     }

@@ -15,7 +15,8 @@
 // At most `window` bytes on their way, out and back together, are in the rank's arena. Out: who
 // saves one more waits until the oldest have gone. Back: when backward first asks for a tensor, the
 // next ones are fetched as far as the window allows. What these are is asked of `next`. What
-// forward saves last has not left the window when backward begins, and stays.
+// forward saves last has not left the window when backward begins, and stays. What goes out gives
+// way to what comes back, and what is fetched ahead to what backward waits for.
 //
 // Bytes are allocated and freed where the rank's own thread saves, asks and releases, and never
 // where the copying thread ends. So peaks depend on no delay.
@@ -38,6 +39,7 @@
 namespace moegrad {
 
 class CopyQueue;
+enum class CopyPriority : std::uint8_t;
 class Swapped;
 namespace detail {
 struct SwapOrigin;
@@ -95,7 +97,7 @@ class SwapSpace : public std::enable_shared_from_this<SwapSpace> {
   Tensor bring_back(Swapped& swapped);
   void forget(Swapped& swapped) noexcept;
   void let_go(Swapped& swapped);
-  void fetch(Swapped& swapped);
+  void fetch(Swapped& swapped, CopyPriority priority);
   void fetch_ahead(const SwappedTensor& used);
 
   SwapOptions options_;

@@ -380,7 +380,7 @@ for given, message in [(["--overfit=7"], "--overfit: must be true or false, got 
                         "--metrics: must be given a value, got the option --help")]:
     _, err = run("train", *given, exit_code=2)
     assert err.startswith(f"{message}\n"), err
-for program, presets in [("loss_parity", "tiny, small, medium, tiny-qwen2-moe, tiny-mixtral, tiny-glm4-moe or wide"),
+for program, presets in [("loss_parity", "tiny, small, medium, tiny-qwen2-moe, tiny-mixtral, tiny-glm4-moe, wide or memory"),
                          ("fsdp_timeline", "tiny, small or medium")]:
     _, err = run(program, "--preset", "qwen3-30b-a3b", exit_code=2)
     assert f"--preset: must be {presets}, got 'qwen3-30b-a3b'" in err, err

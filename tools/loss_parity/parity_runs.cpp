@@ -18,6 +18,7 @@
 #include "optim/clip_grad_norm.h"
 #include "train/data/step_loader.h"
 #include "train/expert_counts.h"
+#include "train/memory_plan.h"
 #include "train/train_checkpoints.h"
 #include "train/train_step.h"
 
@@ -43,7 +44,7 @@ models::CausalLMConfig model_config(const ParityOptions& options, Dtype dtype,
                                     nn::ExpertWeights weights,
                                     ParityModel model = ParityModel::kPreset) {
   auto config = model == ParityModel::kPreset ? models::CausalLMConfig::preset(options.preset)
-                                              : wide_model(model == ParityModel::kWideMixture);
+                                              : parity_config(model);
   config.dtype = dtype;
   config.expert_weights = weights;
   return config;
@@ -104,6 +105,14 @@ class TemporaryFolder {
 
 }  // namespace
 
+models::CausalLMConfig parity_config(ParityModel model) {
+  if (model != ParityModel::kAllLayers) return wide_model(model == ParityModel::kWideMixture);
+  auto config = models::CausalLMConfig::preset("tiny-qwen2-moe");
+  config.num_hidden_layers = 3;
+  config.mlp_only_layers = {0};
+  return config;
+}
+
 Run run_plain(const ParityOptions& options, const StepData& data, Dtype dtype) {
   const auto config = model_config(options, dtype, nn::ExpertWeights::kHuggingFace);
   models::CausalLM model(config, options.seed);
@@ -145,8 +154,10 @@ Run run_plain(const ParityOptions& options, const StepData& data, Dtype dtype) {
 std::string ParityLayout::name() const {
   std::string name = model == ParityModel::kWideDense     ? "wide, dense, "
                      : model == ParityModel::kWideMixture ? "wide, experts, "
+                     : model == ParityModel::kAllLayers   ? "all layers, "
                                                           : "";
   name += bf16_wire ? "bf16 wire, " : std::string(to_string(dtype)) + ", ";
+  if (bf16_compute) name += "computes in bfloat16, ";
   name += grid(ranks) + (ranks.ranks() == 1 ? " rank" : " ranks");
   if (experts) name += ", experts on " + grid(*experts);
   if (ranks.tp > 1) name += ", tensor parallel " + std::to_string(ranks.tp);
@@ -155,7 +166,9 @@ std::string ParityLayout::name() const {
   if (token_parts > 1) name += ", " + std::to_string(token_parts) + " token parts";
   if (accumulation == fsdp::Accumulation::kReduceEach) name += ", each micro-batch reduced";
   if (accumulation == fsdp::Accumulation::kScatterEach) name += ", each scattered, one all-reduce";
-  if (recomputed) name += ", recomputed";
+  if (plan.recompute != "none") name += ", recompute " + plan.recompute;
+  if (plan.offload != "none") name += ", offload " + plan.offload;
+  if (chunked_loss) name += ", loss in chunks";
   if (resumed_on) {
     name += ", resumed on " + grid(*resumed_on);
     if (resumed_on->ep > 1) name += ", expert parallel " + std::to_string(resumed_on->ep);
@@ -172,12 +185,18 @@ Run run_sharded(const ParityOptions& options, const StepData& data, const Parity
   if (layout.bf16_wire) {
     policy.mixed_precision = {.wire_dtype = Dtype::kBFloat16, .reduce_dtype = Dtype::kBFloat16};
   }
+  if (layout.bf16_compute) policy.mixed_precision.param_dtype = Dtype::kBFloat16;
+  LaunchOptions launch_options;
+  launch_options.exit_after = kProgramExitsAfter;
+  launch_options.jitter = {.maximum = kLongestDelay, .seed = options.seed};
   Run run{.name = layout.name() + (replay != nullptr ? ", experts replayed" : "")};
   // Steps up to `until`, from the newest checkpoint in `folder` if that is not empty.
   const auto train = [&](RankContext& context, const ParallelDims& ranks, std::int64_t until,
                          const std::string& folder) {
     models::CausalLM model(config, options.seed);
-    if (layout.recomputed) recompute_layers(model, config.num_hidden_layers);
+    set_memory_plan(
+        model, layout.plan,
+        SwapSpace::make({.window = layout.plan.offload_window, .jitter = launch_options.jitter}));
     auto own_policy = policy;
     if (layout.experts) {
       own_policy.expert_mesh = make_meshes(context.group(), *layout.experts).fsdp();
@@ -197,6 +216,7 @@ Run run_sharded(const ParityOptions& options, const StepData& data, const Parity
           train_step(model, plan, loader.batches(state.step),
                      {.max_grad_norm = options.max_grad_norm,
                       .balance = {.layers = BalancedLayers::kPooled},  // as run_plain
+                      .linear_cross_entropy = layout.chunked_loss,
                       .tensor_ranks = meshes.dense.group("tp"),
                       .token_parts = std::max<std::int64_t>(1, layout.token_parts / ranks.tp)},
                      optimizer, forward_of(replay, state.step));
@@ -210,9 +230,6 @@ Run run_sharded(const ParityOptions& options, const StepData& data, const Parity
     auto parameters = collect(model);
     if (context.rank() == 0) run.parameters = std::move(parameters);
   };
-  LaunchOptions launch_options;
-  launch_options.exit_after = kProgramExitsAfter;
-  launch_options.jitter = {.maximum = kLongestDelay, .seed = options.seed};
   const auto launch_on = [&](const ParallelDims& ranks, std::int64_t until,
                              const std::string& folder) {
     launch_ranks(

@@ -11,6 +11,7 @@
 #include "framework/tensor/tensor.h"
 #include "fsdp/step_plan.h"
 #include "models/causal_lm/config.h"
+#include "train/config/train_config.h"
 #include "train/data/step_data.h"
 
 namespace moegrad::tools {
@@ -42,8 +43,11 @@ struct Run {
 };
 
 /// What is trained: the preset, or a model whose sums R ranks cut into subtrees: widths of 512, two
-/// layers, dense or with experts.
-enum class ParityModel : std::uint8_t { kPreset, kWideDense, kWideMixture };
+/// layers, dense or with experts; or one with a dense layer and two that have shared experts.
+enum class ParityModel : std::uint8_t { kPreset, kWideDense, kWideMixture, kAllLayers };
+
+/// One that is not the preset.
+models::CausalLMConfig parity_config(ParityModel model);
 
 /// How a sharded run is spread over ranks, and in which form values travel between them.
 struct ParityLayout {
@@ -52,8 +56,10 @@ struct ParityLayout {
   fsdp::Accumulation accumulation = fsdp::Accumulation::kKeepUntilLast;
   std::optional<bool> reshard_after_forward = {};
   Dtype dtype = Dtype::kFloat32;
-  bool bf16_wire = false;   // parameters and gradients travel, and are summed, as bfloat16
-  bool recomputed = false;  // layers keep their input alone, and run again in backward
+  bool bf16_wire = false;  // parameters and gradients travel, and are summed, as bfloat16
+  bool bf16_compute = false;
+  training::MemoryPlan plan = {};  // what layers keep
+  bool chunked_loss = false;       // no logits as a whole; the head's gradients are made in forward
   /// After half of the steps the run is saved, and goes on from the checkpoint on as many ranks as
   /// this.
   std::optional<ParallelDims> resumed_on = {};
