@@ -48,6 +48,7 @@ bool is_norm(const Kind& of) {
   return of.op == "add_rms_norm" ? of.output == 1 : of.op == "rms_norm";
 }
 bool is_layer_norm(const Kind& of) { return is_norm(of) && of.path.ends_with("layernorm"); }
+bool is_before_qkv(const Kind& of) { return is_norm(of) && of.path == "input_layernorm"; }
 bool is_rotated(const Kind& of) { return is_any_of(of.op, {"rms_norm_rope", "rope"}); }
 bool is_activation(const Kind& of) { return is_any_of(of.op, {"swiglu", "silu"}); }
 bool is_experts_activation(const Kind& of) { return of.op == "swiglu"; }
@@ -74,7 +75,7 @@ struct Set {
 constexpr Set kMadeAgain[] = {{"light", is_light},         {"medium", is_medium},
                               {"full", is_medium},         {"layernorm", is_layer_norm},
                               {"core_attn", is_attention}, {"moe_act", is_experts_activation}};
-constexpr Set kOffloaded[] = {{"attn_norm", is_layers_result},    {"qkv_linear", is_layer_norm},
+constexpr Set kOffloaded[] = {{"attn_norm", is_layers_result},    {"qkv_linear", is_before_qkv},
                               {"core_attn", is_before_attention}, {"attn_proj", is_attention},
                               {"mlp_norm", is_before_mlp_norm},   {"expert_fc1", is_permuted},
                               {"moe_act", is_experts_product}};

@@ -6,8 +6,12 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <map>
 #include <optional>
+#include <set>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -138,6 +142,140 @@ TEST(MemoryPlan, ChangesNoBitAndEachLowersThePeak) {
       before = result.peak;
     }
   }
+}
+
+// A dense layer, and a mixture; tiny-qwen2-moe has a shared expert, tiny norms of queries and keys.
+CausalLMConfig both_layers(const std::string& preset) {
+  auto config = CausalLMConfig::preset(preset);
+  config.num_hidden_layers = 2;
+  config.mlp_only_layers = {0};
+  return config;
+}
+
+// Trains on one micro-batch.
+void go_there_and_back(models::CausalLM& model) {
+  const auto batch = batch_of(0, 0, model.config().vocab_size);
+  auto output = model(batch.tokens, batch.documents);
+  models::causal_lm_loss(output, batch.targets, kTokens, 0).objective.backward();
+}
+
+TEST(MemoryPlan, EachItemOfRecomputeRunsAgainWhatItNames) {
+  using Count = std::map<std::string, int>;
+  launch(1, [](RankContext& context) {
+    const auto again = [&](const std::string& item, const std::string& preset = "tiny-qwen2-moe") {
+      models::CausalLM model(both_layers(preset), 5);
+      set_memory_plan(model, {.recompute = item});
+      context.spans().start(2);
+      go_there_and_back(model);
+      context.spans().stop();
+      Count ops;
+      constexpr std::string_view kAgain = "forward again ";
+      for (const auto& span : context.spans().spans()) {
+        if (span.name.starts_with(kAgain)) ++ops[span.name.substr(kAgain.size())];
+      }
+      return ops;
+    };
+    const Count light = {{"rms_norm", 2},     {"add_rms_norm", 2}, {"rope", 4},
+                         {"permute_rows", 1}, {"swiglu", 1},       {"silu", 2}};
+    auto medium = light;
+    medium["linear"] = 5;
+    medium["npu_gmm"] = 1;
+    EXPECT_EQ(again("none"), Count());
+    EXPECT_EQ(again("light"), light);
+    EXPECT_EQ(again("medium"), medium);
+    EXPECT_EQ(again("layernorm"), (Count{{"rms_norm", 2}, {"add_rms_norm", 2}}));
+    EXPECT_EQ(again("moe_act"), (Count{{"swiglu", 1}}));
+    EXPECT_EQ(again("core_attn"), (Count{{"attention", 2}}));
+    EXPECT_EQ(again("adaptive"), Count());
+    EXPECT_EQ(again("light", "tiny")["rms_norm_rope"], 4);
+  });
+}
+
+bool is_recomputed(nn::Module& module) {
+  try {
+    nn::recompute(module);
+  } catch (const Error&) {
+    return true;  // refused a second time
+  }
+  return false;
+}
+
+TEST(MemoryPlan, EachItemOfRecomputeMakesWholesOfWhatItNames) {
+  const auto wholes = [](const MemoryPlan& plan) {
+    models::CausalLM model(both_layers("tiny-qwen2-moe"), 5);
+    set_memory_plan(model, plan);
+    std::set<std::string> paths;
+    for (const auto& [path, module] : model.named_modules()) {
+      if (is_recomputed(*module)) paths.insert(path);
+    }
+    return paths;
+  };
+  using Paths = std::set<std::string>;
+  const std::string dense = "model.layers.0.mlp", mixture = "model.layers.1.mlp",
+                    shared = "model.layers.1.mlp.shared_expert";
+  EXPECT_EQ(wholes({.recompute = "medium,adaptive,layernorm,core_attn,moe_act"}), Paths());
+  EXPECT_EQ(wholes({.recompute = "full"}), (Paths{dense, mixture}));
+  EXPECT_EQ(wholes({.recompute = "mlp"}), (Paths{dense}));
+  EXPECT_EQ(wholes({.recompute = "moe"}), (Paths{mixture}));
+  EXPECT_EQ(wholes({.recompute = "shared_experts"}), (Paths{shared}));
+  EXPECT_EQ(wholes({.recompute = "model.layers.*.self_attn"}),
+            (Paths{"model.layers.0.self_attn", "model.layers.1.self_attn"}));
+  EXPECT_EQ(wholes({.recompute_layers = 1}), (Paths{"model.layers.0"}));
+  EXPECT_EQ(wholes({.recompute = "mlp", .recompute_layers = 1}), (Paths{"model.layers.0", dense}));
+}
+
+TEST(MemoryPlan, EachItemOfOffloadSendsWhatItNames) {
+  using Paths = std::set<std::string>;
+  launch(1, [](RankContext&) {
+    const auto sent = [](const MemoryPlan& plan) {
+      models::CausalLM model(both_layers("tiny"), 5);
+      Paths paths;
+      SwapOptions options{.window = 1};
+      options.next = [&](const SwappedTensor& used, std::span<const SwappedTensor* const> away) {
+        paths.insert(used.path);
+        for (const auto* each : away) paths.insert(each->path);
+        return in_tape_order(used, away);
+      };
+      set_memory_plan(model, plan, SwapSpace::make(options));
+      go_there_and_back(model);
+      return paths;
+    };
+    const auto in_both = [](const Paths& parts) {
+      Paths paths;
+      for (const std::string layer : {"model.layers.0", "model.layers.1"}) {
+        for (const auto& part : parts) paths.insert(part.empty() ? layer : layer + '.' + part);
+      }
+      return paths;
+    };
+    EXPECT_EQ(sent({}), Paths());
+    EXPECT_EQ(sent({.offload = "attn_norm"}), in_both({""}));
+    // What is saved last does not leave, and of one tensor alone nobody asks what comes next.
+    const auto sent_too = [&](const std::string& item) {
+      auto paths = sent({.offload = item + ",attn_norm"});
+      for (const auto& path : in_both({""})) EXPECT_EQ(paths.erase(path), 1U);
+      return paths;
+    };
+    EXPECT_EQ(sent_too("qkv_linear"), in_both({"input_layernorm"}));
+    EXPECT_EQ(sent_too("core_attn"),
+              in_both({"self_attn.q_norm", "self_attn.k_norm", "self_attn.v_proj"}));
+    EXPECT_EQ(sent_too("attn_proj"), in_both({"self_attn"}));
+    EXPECT_EQ(sent_too("mlp_norm"), in_both({"post_attention_layernorm"}));
+    EXPECT_EQ(sent_too("expert_fc1"), (Paths{"model.layers.1.mlp.dispatcher"}));
+    EXPECT_EQ(sent_too("moe_act"), (Paths{"model.layers.1.mlp.experts"}));
+    EXPECT_EQ(sent_too("model.layers.1.self_attn.q_norm"),
+              (Paths{"model.layers.1.self_attn.q_norm"}));
+    auto all =
+        in_both({"", "input_layernorm", "post_attention_layernorm", "self_attn", "self_attn.q_norm",
+                 "self_attn.k_norm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"});
+    all.merge(Paths{"model.layers.0.mlp", "model.layers.0.mlp.gate_proj",
+                    "model.layers.0.mlp.up_proj", "model.layers.1.mlp.dispatcher",
+                    "model.layers.1.mlp.experts"});
+    EXPECT_EQ(sent({.offload = "activations"}), all);
+    // Layers that run again keep their inputs alone, which the model's own policy sends.
+    EXPECT_EQ(sent({.recompute_layers = 2, .offload = "attn_norm"}), in_both({""}));
+    EXPECT_EQ(sent({.recompute_layers = 2, .offload = "activations"}), in_both({""}));
+    EXPECT_EQ(sent({.recompute_layers = 2, .offload = "moe_act,mlp_norm"}), Paths());
+  });
 }
 
 // Forward keeps less by the bytes of the results that are to be made again, and by no other.
