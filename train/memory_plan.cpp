@@ -38,16 +38,17 @@ constexpr Kind kKinds[] = {{"add", ""},
                            {"rms_norm_rope", "self_attn.q_norm"},
                            {"attention", "self_attn"},
                            {"add_rms_norm", "post_attention_layernorm", 0},
+                           {"add_rms_norm", "post_attention_layernorm", 1},
                            {"permute_rows", "mlp.dispatcher"},
                            {"npu_gmm", "mlp.experts"},
                            {"swiglu", "mlp.experts"},
                            {"linear", "mlp.up_proj"}};
 
-// The sum, add_rms_norm's first result, is its own input of the next layer.
+// Nothing saves the norms of queries and keys, which go on to rope. The sum,
+// add_rms_norm's first result, is its own input of the next layer.
 bool is_norm(const Kind& of) {
   return of.op == "add_rms_norm" ? of.output == 1 : of.op == "rms_norm";
 }
-bool is_layer_norm(const Kind& of) { return is_norm(of) && of.path.ends_with("layernorm"); }
 bool is_before_qkv(const Kind& of) { return is_norm(of) && of.path == "input_layernorm"; }
 bool is_rotated(const Kind& of) { return is_any_of(of.op, {"rms_norm_rope", "rope"}); }
 bool is_activation(const Kind& of) { return is_any_of(of.op, {"swiglu", "silu"}); }
@@ -73,7 +74,7 @@ struct Set {
   bool (*picks)(const Kind&);
 };
 constexpr Set kMadeAgain[] = {{"light", is_light},         {"medium", is_medium},
-                              {"full", is_medium},         {"layernorm", is_layer_norm},
+                              {"full", is_medium},         {"layernorm", is_norm},
                               {"core_attn", is_attention}, {"moe_act", is_experts_activation}};
 constexpr Set kOffloaded[] = {{"attn_norm", is_layers_result},    {"qkv_linear", is_before_qkv},
                               {"core_attn", is_before_attention}, {"attn_proj", is_attention},

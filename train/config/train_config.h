@@ -29,8 +29,8 @@ struct MemoryPlan {
   ///
   ///     light            results of norms, with rotated queries and keys, of activations, and
   ///                      permuted tokens, where they come from no other rank
-  ///     medium           also the first products of experts, of the shared expert and of a dense
-  ///                      MLP
+  ///     medium           also the first products of experts and of dense MLPs, and all of the
+  ///                      shared expert
   ///     full             also mixtures and MLPs as wholes, which keep their input alone
   ///     adaptive         products and activation of experts, in a layer and step in which this rank
   ///                      has 1.25 times as many rows as it has sent
