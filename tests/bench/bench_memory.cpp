@@ -216,7 +216,7 @@ int parse_and_run(int argc, char** argv) {
                   << std::setprecision(1) << std::setw(8)
                   << static_cast<double>(whole_layers.plain_peak) / 1e6 << "    1.000; forward is "
                   << std::setprecision(3) << share << " of a step" << std::endl;
-        for (const auto* set : {"light", "medium", "full"}) {
+        for (const auto* set : {"adaptive", "light", "medium", "full"}) {
           print(std::string("--recompute ") + set, bench.measure({.plan = {.recompute = set}}), 0);
         }
         print("--recompute-layers 16", whole_layers, 1 + 1.1 * share);
