@@ -10,6 +10,7 @@
 #include "framework/runtime/mpi_environment.h"
 #include "framework/tensor/meta.h"
 #include "models/causal_lm/model.h"
+#include "train/memory_budget.h"
 #include "train/memory_plan.h"
 #include "train/optimizers.h"
 #include "train/rank_memory.h"
@@ -77,6 +78,7 @@ std::string ranges_of(const std::vector<std::int64_t>& layers) {
 class Report {
  public:
   explicit Report(const TrainConfig& options) : options_(options), config_(options.model_config()) {
+    check_memory_budget(options);
     const MetaGuard no_bytes;
     model_.emplace(config_);
     set_memory_plan(*model_, options.memory.plan);  // which may refuse it

@@ -47,7 +47,7 @@ void check_memory_budget(const TrainConfig& options) {
 std::string what_shrinks(const MemoryUse& live) {
   std::string text;
   const auto tags = live.tags();
-  for (std::size_t i = 0; i < std::min<std::size_t>(2, tags.size()); ++i) {
+  for (std::size_t i = 0; i < std::min<std::size_t>(3, tags.size()); ++i) {
     text.append("; to shrink ").append(to_string(tags[i])).append(": ");
     text.append(options_that_shrink(tags[i]));
   }

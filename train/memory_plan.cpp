@@ -113,7 +113,8 @@ std::set<std::string> named_paths(const models::CausalLM& model, const std::stri
     if (!path.empty() && nn::path_matches(item, path)) paths.insert(path);
   }
   check<UsageError>(!paths.empty(), option, ": '", item, "' must be one of ", others,
-                    ", or the path of a module");
+                    ", or the path of a module, such as model.layers.0.mlp or "
+                    "model.layers.*.mlp, in which * is any name between dots");
   return paths;
 }
 
@@ -197,7 +198,8 @@ Modules read_again(models::CausalLM& model, const MemoryPlan& plan, const Module
       named = named_paths(model, "--recompute", item, kAgainNames);
     }
     check<UsageError>(!is_of_wholes || !named.empty(), "--recompute: ", item,
-                      " names no module of this model");
+                      " names no module of this model: mlp is for dense MLPs, moe for mixtures, "
+                      "shared_experts for what all tokens of a mixture go through");
     paths.merge(named);
   }
   Modules wholes;
@@ -280,8 +282,9 @@ void set_memory_plan(models::CausalLM& model, const MemoryPlan& plan,
     nn::checkpoint_with(
         model,
         [](const OpResult& result) {
-          return result.op == "checkpoint" ? CheckpointPolicy::kPreferCpuOffload
-                                           : CheckpointPolicy::kMustSave;
+          return result.op == "checkpoint" && Policy::is_large(result)
+                     ? CheckpointPolicy::kPreferCpuOffload
+                     : CheckpointPolicy::kMustSave;
         },
         swap);
   }

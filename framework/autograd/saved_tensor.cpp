@@ -30,9 +30,6 @@ SavedTensor& SavedTensor::operator=(const Tensor& tensor) {
   bytes_ = bytes_of(tensor);
   if (auto way = detail::WayBack::to(tensor, owner_.recorded_)) {
     packed_ = std::move(way);
-    unpack_ = [](const std::any& packed) {
-      return std::any_cast<const detail::WayBack&>(packed).tensor();
-    };
     return *this;
   }
   const auto* const hooks = ThreadState::current().saved_tensor_hooks;
@@ -57,6 +54,7 @@ Tensor SavedTensor::unpack() const {
   check(state_ != State::kReleased, owner_.name(),
         ": backward a second time, but the saved tensors have been freed; pass retain_graph to "
         "the first backward");
+  if (const auto* const way = std::any_cast<detail::WayBack>(&packed_)) return way->tensor();
   if (unpack_) {
     if (!unpacked_.defined()) unpacked_ = unpack_(packed_);
     return unpacked_;

@@ -107,7 +107,12 @@ void SwapSpace::let_go(Swapped& swapped) {
 Tensor SwapSpace::bring_back(Swapped& swapped) {
   using State = Swapped::State;
   const std::lock_guard lock(mutex_);
-  if (swapped.state == State::kBack) return swapped.here;
+  if (swapped.state == State::kBack) {
+    check(swapped.here.storage().version() == swapped.version_back, "swap space: a tensor of ",
+          swapped.info.bytes, " bytes saved for backward in '", swapped.info.path,
+          "' has been modified in place since");
+    return swapped.here;
+  }
   // What has been edited since comes back as it was saved.
   if (swapped.state == State::kLeaving && swapped.here.storage().version() != swapped.version) {
     let_go(swapped);
@@ -121,6 +126,7 @@ Tensor SwapSpace::bring_back(Swapped& swapped) {
     if (swapped.state == State::kLeaving) queue_->take_back(swapped.out);
   }
   swapped.state = State::kBack;
+  swapped.version_back = swapped.here.storage().version();
   fetch_ahead(swapped.info);
   return swapped.here;
 }

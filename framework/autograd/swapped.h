@@ -41,6 +41,7 @@ class Swapped final : public detail::BytesSource {
   std::byte* const host;
   Tensor here;  // over all bytes of the storage; undefined while it is away
   State state = State::kLeaving;
+  std::uint64_t version_back = 0;  // of `here`, once it is back
   CopyQueue::CopyPtr out, back;
 };
 

@@ -36,6 +36,10 @@ TEST(DryRun, RefusesAPlanThatTheModelDoesNotFit) {
   options.model.preset = "tiny";
   options.memory.plan = {.recompute = "model.layers.1.mlp", .offload = "activations"};
   dry_run_report(options);
+  options.memory.budget = 1;
+  EXPECT_EQ(test::message_of<UsageError>([&] { dry_run_report(options); }).substr(0, 34),
+            "--memory-budget: must be at least ");
+  options.memory.budget = 0;
   options.memory.plan.recompute = "model.layers.99";
   EXPECT_EQ(test::message_of<UsageError>([&] { dry_run_report(options); }).substr(0, 45),
             "--recompute: 'model.layers.99' must be one of");

@@ -189,6 +189,9 @@ TEST(MemoryPlan, EachItemOfRecomputeRunsAgainWhatItNames) {
     EXPECT_EQ(again("core_attn"), (Count{{"attention", 2}}));
     EXPECT_EQ(again("adaptive"), Count());
     EXPECT_EQ(again("light", both_layers("tiny"))["rms_norm_rope"], 4);
+    // What runs again as a whole makes its results again in its turn.
+    EXPECT_EQ(again("moe")["permute_rows"], 0);
+    EXPECT_EQ(again("light,moe")["permute_rows"], 1);
   });
 }
 
@@ -228,8 +231,9 @@ TEST(MemoryPlan, EachItemOfRecomputeMakesWholesOfWhatItNames) {
 TEST(MemoryPlan, EachItemOfOffloadSendsWhatItNames) {
   using Paths = std::set<std::string>;
   launch(1, [](RankContext&) {
-    const auto sent = [](const MemoryPlan& plan) {
-      models::CausalLM model(both_layers("tiny"), 5);
+    const auto sent = [](const MemoryPlan& plan,
+                         const CausalLMConfig& config = both_layers("tiny")) {
+      models::CausalLM model(config, 5);
       Paths paths;
       SwapOptions options{.window = 1};
       options.next = [&](const SwappedTensor& used, std::span<const SwappedTensor* const> away) {
@@ -272,10 +276,30 @@ TEST(MemoryPlan, EachItemOfOffloadSendsWhatItNames) {
                     "model.layers.0.mlp.up_proj", "model.layers.1.mlp.dispatcher",
                     "model.layers.1.mlp.experts"});
     EXPECT_EQ(sent({.offload = "activations"}), all);
+    auto deep = both_layers("tiny");
+    deep.num_hidden_layers = 11;
+    for (const auto& path : sent({.offload = "model.layers.1"}, deep)) {
+      EXPECT_TRUE((path + '.').starts_with("model.layers.1.")) << path;
+    }
     // Layers that run again keep their inputs alone, which the model's own policy sends.
     EXPECT_EQ(sent({.recompute_layers = 2, .offload = "attn_norm"}), in_both({""}));
     EXPECT_EQ(sent({.recompute_layers = 2, .offload = "activations"}), in_both({""}));
     EXPECT_EQ(sent({.recompute_layers = 2, .offload = "moe_act,mlp_norm"}), Paths());
+  });
+}
+
+TEST(MemoryPlan, HasASwapSpaceOfItsWindow) {
+  launch(1, [](RankContext& context) {
+    const auto brought_back = [&](std::int64_t window) {
+      models::CausalLM model(both_layers("tiny"), 5);
+      set_memory_plan(model, {.offload = "activations", .offload_window = window});
+      const auto before = context.counters().swapped_in_bytes.load();
+      go_there_and_back(model);
+      return context.counters().swapped_in_bytes - before;
+    };
+    EXPECT_EQ(brought_back(1 << 30), 0);
+    EXPECT_GT(brought_back(1 << 17), 0);
+    EXPECT_GT(brought_back(1), brought_back(1 << 17));
   });
 }
 
@@ -326,7 +350,7 @@ TEST(MemoryPlan, BySizeMakesAgainWhatOneRankHasTooMuchOf) {
       skewed.push_back(layer == 1 ? Tensor::from(first, {kTokens, k}) : balanced.back());
     }
     const auto most = 3 * kTokens * k / 2;  // rows; each rank has two thirds of them when balanced
-    enum How { kNot, kByPolicy, kByPlan };
+    enum How { kNot, kByPolicy, kByPlan, kByOtherPlan };
     const auto gradients = [&](const TensorList& chosen, How how, std::vector<std::string>& again) {
       models::CausalLM model(config, 5);
       const auto policy = [&](const OpResult& result) {
@@ -340,6 +364,7 @@ TEST(MemoryPlan, BySizeMakesAgainWhatOneRankHasTooMuchOf) {
         if (how == kByPolicy) nn::checkpoint_with(layer, policy);
       }
       if (how == kByPlan) set_memory_plan(model, {.recompute = "adaptive"});
+      if (how == kByOtherPlan) set_memory_plan(model, {.recompute = "core_attn"});
       shard_model(model, make_meshes(context.group(), {.dp_shard = 2, .ep = 2}), {});
       auto output = model(batch.tokens, batch.documents, {.replay_expert_indices = chosen});
       models::causal_lm_loss(output, batch.targets, 2 * kTokens, 0).objective.backward();
@@ -367,6 +392,9 @@ TEST(MemoryPlan, BySizeMakesAgainWhatOneRankHasTooMuchOf) {
     const auto after = context.counters().recomputed_ops.load();
     const auto by_plan = gradients(skewed, kByPlan, none);
     EXPECT_EQ(context.counters().recomputed_ops, after + (context.rank() == 0 ? 2 : 0));
+    const auto before_other = context.counters().recomputed_ops.load();
+    gradients(skewed, kByOtherPlan, none);
+    EXPECT_EQ(context.counters().recomputed_ops, before_other + config.num_hidden_layers);
     for (std::size_t i = 0; i < plain.size(); ++i) {
       EXPECT_TRUE(bitwise_equal(adaptive[i].tensor, plain[i].tensor)) << plain[i].name;
       EXPECT_TRUE(bitwise_equal(by_plan[i].tensor, plain[i].tensor)) << plain[i].name;
@@ -487,11 +515,13 @@ TEST(MemoryPlan, RefusesWhatItCannotMean) {
   };
   EXPECT_EQ(refusal({.recompute = "some"}),
             "--recompute: 'some' must be one of none, light, medium, full, adaptive, layernorm, "
-            "core_attn, moe_act, mlp, moe, shared_experts, or the path of a module");
+            "core_attn, moe_act, mlp, moe, shared_experts, or the path of a module, such as "
+            "model.layers.0.mlp or model.layers.*.mlp, in which * is any name between dots");
   EXPECT_EQ(refusal({.offload = "model.layers.9.mlp"}),
             "--offload: 'model.layers.9.mlp' must be one of none, activations, attn_norm, "
             "qkv_linear, core_attn, attn_proj, mlp_norm, expert_fc1, moe_act, or the path of a "
-            "module");
+            "module, such as model.layers.0.mlp or model.layers.*.mlp, in which * is any name "
+            "between dots");
   EXPECT_EQ(refusal({.recompute = "none,light"}),
             "--recompute: must be none alone, or other items, got 'none,light'");
   for (const auto* list : {"", ",", "light,", ",light", "light,,moe"}) {
@@ -508,11 +538,16 @@ TEST(MemoryPlan, RefusesWhatItCannotMean) {
   EXPECT_EQ(refusal({.recompute = "moe", .offload = "model.layers.*.mlp.experts"}),
             "--offload: model.layers.0.mlp.experts is part of model.layers.0.mlp, which "
             "--recompute runs again as a whole and which keeps its input alone");
-  EXPECT_EQ(refusal({.recompute = "mlp"}), "--recompute: mlp names no module of this model");
+  const std::string kinds =
+      ": mlp is for dense MLPs, moe for mixtures, shared_experts for what all tokens of a mixture "
+      "go "
+      "through";
+  EXPECT_EQ(refusal({.recompute = "mlp"}),
+            "--recompute: mlp names no module of this model" + kinds);
   EXPECT_EQ(refusal({.recompute = "moe"}, "tiny-dense"),
-            "--recompute: moe names no module of this model");
+            "--recompute: moe names no module of this model" + kinds);
   EXPECT_EQ(refusal({.recompute = "shared_experts"}, "tiny"),
-            "--recompute: shared_experts names no module of this model");
+            "--recompute: shared_experts names no module of this model" + kinds);
 }
 
 }  // namespace

@@ -322,6 +322,27 @@ TEST(SwapSpace, GoesBackwardTwiceWithTheGraphKept) {
   EXPECT_TRUE(bitwise_equal(run(), expected));
 }
 
+// Between two backwards, where it has not left, and where it has come back.
+TEST(SwapSpace, NoticesAnEditOfWhatIsBack) {
+  for (const std::int64_t window : {std::int64_t{1}, 8 * kBytes}) {
+    const CheckpointPolicyGuard guard(says(kOffload, "mul"), SwapSpace::make({.window = window}));
+    const Tensor x = randn({1000}, 1).set_requires_grad(true), w = randn({1000}, 2);
+    const Tensor kept = mul(x, x), y = mul(mul(kept, kept), kept);
+    y.backward(w, true);
+    const Tensor first = taken_gradient(x);
+    Tensor alias = kept.detach();
+    fill_(alias, 2);
+    if (window == 1) {
+      y.backward(w);  // it has left, as it was saved
+      EXPECT_TRUE(bitwise_equal(taken_gradient(x), first));
+    } else {
+      EXPECT_EQ(message_of<Error>([&] { y.backward(w); }),
+                "swap space: a tensor of 8000 bytes saved for backward in '' has been modified in "
+                "place since");
+    }
+  }
+}
+
 TEST(SwapSpace, FetchesNothingAheadBeyondTheRanksBudget) {
   auto& budget = *RankContext::current().arena();
   const Tensor x = randn({1000}, 1).set_requires_grad(true), w = randn({1000}, 2);
