@@ -129,3 +129,5 @@
 #include "parallel/expert/expert_parallel.h"
 #include "parallel/tensor/check_division.h"
 #include "parallel/tensor/parallelize_module.h"
+#include "plan/schedule/action.h"
+#include "plan/schedule/schedule_csv.h"
