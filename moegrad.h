@@ -130,4 +130,5 @@
 #include "parallel/tensor/check_division.h"
 #include "parallel/tensor/parallelize_module.h"
 #include "plan/schedule/action.h"
+#include "plan/schedule/generators.h"
 #include "plan/schedule/schedule_csv.h"
