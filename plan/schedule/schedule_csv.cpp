@@ -2,8 +2,7 @@
 #include "plan/schedule/schedule_csv.h"
 
 #include <algorithm>
-#include <array>
-#include <utility>
+#include <optional>
 #include <vector>
 
 #include "framework/runtime/error.h"
@@ -31,13 +30,6 @@ template <class... Parts>
 void require(bool ok, const Place& place, const Parts&... parts) {
   check<ValueError>(ok, "read_schedule: ", place_name(place.row, place.cell), ": ", parts...);
 }
-
-/// An action as its file spells it.
-struct Spelled {
-  std::string_view letters = {};
-  int stage = 0;
-  int micro_batch = 0;
-};
 
 constexpr std::string_view kDigits = "0123456789";
 
