@@ -63,8 +63,8 @@ BUDGETS = {
     # documents, and masks. 350 for what layers keep, make again and swap, and its figures.
     "train": (9140, "options, data, step, checkpoints, logs"),
     # 168 for tensor parallelism in loss_parity and check_golden. 41 for bytes and waiting by axis in the report, 20 for
-    # those of swap.
-    "tools": (9390, "twelve programs; check_golden and the report are half of it"),
+    # those of swap. 500 for schedules: the program (210), their pictures (230), their figures.
+    "tools": (9910, "thirteen programs; check_golden and the report are half of it"),
 }
 SLACK = 0.03  # a folder may be this far below its budget
 SUFFIXES = {".cpp", ".h"}
