@@ -7,7 +7,7 @@ from pathlib import Path
 
 from repository_files import repository_files
 
-FOLDERS = {".ci", "docs", "examples", "framework", "fsdp", "models", "nn", "ops", "optim", "parallel", "tests",
+FOLDERS = {".ci", "docs", "examples", "framework", "fsdp", "models", "nn", "ops", "optim", "parallel", "plan", "tests",
            "tools", "train", "CMakeLists.txt", "README.md", "moegrad.h", "moegrad_diagnostics.h", "moegrad_mpi.h",
            "moegrad_testing.h"}
 SUFFIXES = {".cpp", ".h", ".md", ".py", ".sh", ".supp", ".txt"}

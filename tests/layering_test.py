@@ -24,6 +24,7 @@ LIBRARIES = {
     "optim": {"framework", "optim"},
     "fsdp": {"framework", "ops", "nn", "fsdp"},
     "parallel": {"framework", "ops", "nn", "parallel"},
+    "plan": {"framework", "plan"},
 }
 UMBRELLAS = {"moegrad.h", "moegrad_diagnostics.h", "moegrad_mpi.h", "moegrad_testing.h"}
 EVERY_LIBRARY = set(LIBRARIES) | UMBRELLAS
@@ -121,6 +122,8 @@ def self_test():
         "tools/m.cpp": ('#include "tests/m.h"\n', 1),
         "examples/n.cpp": ('#include "moegrad.h"\n#include "train/data/text_data.h"\n', 0),
         "examples/o.cpp": ('#include "train/k.h"\n#include "framework/a.h"\n', 2),
+        "plan/a.h": ('#include "framework/a.h"\n', 0),
+        "plan/b.cpp": ('#include "ops/d.h"\n#include "models/h.h"\n', 2),
         "examples/p.cpp": ('#include "tools/l.h"\n', 1),
         "examples/q.cpp": ('#include "moegrad_testing.h"\n#include "moegrad_diagnostics.h"\n', 0),
         "tests/n.cpp": ('#include "tools/l.h"\n', 1),

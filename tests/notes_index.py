@@ -15,7 +15,7 @@ from repository_files import repository_files
 
 PAGE = "docs/notes.md"
 TOP_LEVEL = ["CMakeLists.txt", "README.md", "docs", "examples", "framework", "fsdp", "models", "moegrad.h",
-             "nn", "ops", "optim", "parallel", "tests", "tools", "train"]
+             "nn", "ops", "optim", "parallel", "plan", "tests", "tools", "train"]
 SUFFIXES = {".cpp", ".h", ".md", ".py", ".sh", ".txt"}
 MARK = r"[ \t]*(?://[/!]?|#)"
 # A Note has its title on a line of its own, and text below it.

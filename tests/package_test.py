@@ -16,7 +16,7 @@ from pathlib import Path
 from repository_files import repository_files
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ["framework", "ops", "nn", "optim", "fsdp", "parallel", "models", "train"]
+FOLDERS = ["framework", "ops", "nn", "optim", "fsdp", "parallel", "plan", "models", "train"]
 TIERS = ["moegrad.h", "moegrad_diagnostics.h", "moegrad_mpi.h", "moegrad_testing.h"]
 UMBRELLAS = {*TIERS, "train/train.h"}
 # What the umbrellas leave out: the first two need a library that the user may not have.

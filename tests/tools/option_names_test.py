@@ -27,6 +27,12 @@ LISTED = {
     "loss_parity": "--text --preset --steps --micro-batches --batch --seq-len --lr --seed --json --svg",
     "nz_ablation": "--preset --world-size --threads-per-rank --rounds --json",
     "sampler_balance": "--text --budget --micro-batches --seed",
+    "schedule":
+        "--file --generate --ranks --micro-batches --stages-per-rank --group --merge-backward --recompute "
+        "--most-gathered --reduce-grad --transfers --copies --buffers --forward --backward-input "
+        "--backward-weight --unshard-time --reduce-grad-time --pair-factor --pairs-in-turn --latency --bytes-per-time "
+        "--output-bytes --activation-bytes --input-bytes --parameter-bytes --gradient-bytes --layers --first-less "
+        "--last-less --empty-layers --compare --csv --svg --critical-path",
     "train":
         "--config-file --text --data --data-dtype --target-mask --pack --end-of-document --micro-batches --batch "
         "--seq-len --validation-sequences --overfit --preset --config --hf-model --dtype "

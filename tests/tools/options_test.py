@@ -32,6 +32,7 @@ PROGRAMS = {
     "compare_losses": {"metrics.jsonl": None, "./metrics.jsonl": None, "--rtol": 1},
     "fsdp_overlap": {"--layers": 1, "--tokens": 64, "--steps": 1},
     "fsdp_crossover": {"--steps": 1},
+    "schedule": {"--generate": "1F1B"},
 }
 NUMBERS = [*(str(sign * 2**bits + more) for bits in (31, 32, 62, 63, 64) for sign in (1, -1)
              for more in (-1, 0, 1)), "1000000000", "-1", "1" * 400, "nan", "-nan", "inf", "-inf", "1e308", "-1e308",

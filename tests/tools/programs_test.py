@@ -53,7 +53,7 @@ SHORT = [*WINDOWS, *SMALL]
 
 # Help and unknown options.
 for program in ["train", "loss_parity", "train_loop", "inspect_graph",
-                "compare_losses", "fsdp_timeline", "nz_ablation", "sampler_balance", "training_report",
+                "compare_losses", "fsdp_timeline", "nz_ablation", "sampler_balance", "schedule", "training_report",
                 "fsdp_crossover", "fsdp_overlap"]:
     out, err = run(program, "--help")
     assert "usage" in (out + err).lower(), program

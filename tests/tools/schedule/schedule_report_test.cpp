@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/schedule/schedule_report.h"
+
+#include "plan/schedule/generators.h"
+#include "plan/schedule/passes.h"
+#include "tests/testing.h"
+
+namespace moegrad::tools::schedule_report_test {
+namespace {
+
+TEST(ScheduleReport, SaysWhatASimulationFound) {
+  const auto schedule = plan::one_f_one_b(2, 2);
+  EXPECT_EQ(
+      schedule_report("1F1B", schedule, simulate(schedule, {.stages = {{.activation_bytes = 8}}}),
+                      /*critical_path=*/true),
+      "schedule        1F1B, 2 ranks, 2 stages, 2 micro-batches\n"
+      "deadlock        none\n"
+      "makespan        9\n"
+      "bubble          33.3 % of all ranks' time\n"
+      "rank        busy      bubble  activations  peak bytes\n"
+      "   0           6           3            2          16\n"
+      "   1           6           3            1           8\n"
+      "critical path    0F0 1F0 1B0 1F1 1B1 0B1\n");
+}
+
+TEST(ScheduleReport, SaysHowManyBuffersTransfersNeed) {
+  const auto line = [](const plan::Schedule& schedule) {
+    const auto text = schedule_report("", schedule, simulate(schedule), false);
+    const auto begin = text.find("deadlock");
+    return text.substr(begin, text.find('\n', begin) - begin);
+  };
+  EXPECT_EQ(line(plan::add_transfers(plan::one_f_one_b(2, 3))),
+            "deadlock        none with as many buffers from rank to rank as 1");
+  EXPECT_EQ(line(plan::add_transfers_when_sent(plan::one_f_one_b(2, 3))),
+            "deadlock        none, also where each SEND waits for its RECV");
+}
+
+}  // namespace
+}  // namespace moegrad::tools::schedule_report_test
