@@ -130,7 +130,7 @@ int parse_and_run(int argc, char** argv) {
     const auto outcome = run_step(threads, length, pair, budget);
     holds = holds && !outcome.error.empty();
     std::cout << "with " << pair.name << ": "
-              << (outcome.error.empty() ? "fits" : outcome.error + "\n" + outcome.shrinks)
+              << (outcome.error.empty() ? "fits" : outcome.error + outcome.shrinks)
               << std::endl;
   }
   const auto outcome = run_step(threads, length, kAll, budget);
