@@ -57,7 +57,7 @@ BUDGETS = {
     # 834 for tensor parallelism: styles, parts, sums of gradients, what is not to the bit.
     "parallel": (1446, "experts, and matrices, on several ranks"),
     # 62 for losses over parts of the tokens, 23 for weights of targets.
-    "plan": (2301, "pipeline schedules: actions, generators, passes, check, simulation"),
+    "plan": (2303, "pipeline schedules: actions, generators, passes, check, simulation"),
     "models": (4045, "one decoder, a table per family, Hugging Face's files"),
     # 242 for tensor parallelism: the plan, its options and what they must divide. 106 for bytes and waiting by axis.
     # 96 for the named sets of what is made again, 99 for a budget of memory. 167 for what a target counts: weights of

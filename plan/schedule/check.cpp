@@ -225,12 +225,14 @@ std::string cycle_text(const Schedule& schedule, const OrderGraph& graph,
   std::string text;
   const auto is_between = [&](std::size_t i) {
     // What a rank does between two others of its cells says nothing.
-    const auto row_of = [&](std::size_t at) {
-      const auto& vertex = graph.vertices[cycle[at % cycle.size()]];
-      return vertex.kind == OrderVertex::Kind::kCell ? vertex.place.row : schedule.size();
+    const auto at = [&](std::size_t position) -> const OrderVertex& {
+      return graph.vertices[cycle[position % cycle.size()]];
     };
-    const auto row = row_of(i);
-    return row < schedule.size() && row == row_of(i + 1) && row == row_of(i + cycle.size() - 1);
+    const auto follows = [](const OrderVertex& first, const OrderVertex& second) {
+      return first.kind == OrderVertex::Kind::kCell && second.kind == OrderVertex::Kind::kCell &&
+             first.place.row == second.place.row && first.place.cell < second.place.cell;
+    };
+    return follows(at(i + cycle.size() - 1), at(i)) && follows(at(i), at(i + 1));
   };
   for (std::size_t i = 0; i < cycle.size(); ++i) {
     const auto& [kind, place, whole_cell] = graph.vertices[cycle[i]];

@@ -138,6 +138,16 @@ TEST(CheckSchedule, SaysOfACycleOnlyWhereItEntersAndLeavesARank) {
             "0B0; row 0, cell 2: 0F1; row 1, cell 1: 1F1; row 1, cell 3: 1B0");
 }
 
+TEST(CheckSchedule, FindsADeadlockOfOneRankWithItself) {
+  EXPECT_EQ(refused("1F0,0F0,1B0,0B0\n"),
+            "deadlock, each waits for the one before it and the first for the last: row 0, cell 0: "
+            "1F0; row 0, cell 1: 0F0");
+  EXPECT_EQ(refused("0F0,0SEND_F0,3RECV_F0,3F0,3B0,3SEND_B0,0RECV_B0,0B0\n"
+                    "1RECV_F0,2F0,2SEND_F0,1F0,2RECV_B0,2B0,1B0,1SEND_B0\n"),
+            "deadlock, each waits for the one before it and the first for the last: row 1, cell 1: "
+            "2F0; row 1, cell 3: 1F0");
+}
+
 TEST(CheckSchedule, FindsADeadlockOfBlockingTransfers) {
   // Both send first.
   const auto schedule = add_transfers(one_f_one_b(2, 3));

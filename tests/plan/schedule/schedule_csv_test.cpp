@@ -145,8 +145,9 @@ TEST(ScheduleCsv, PairsThatAreNoneAreRefused) {
   EXPECT_EQ(refused("(0F8;7B4;7F5)OVERLAP_F_B\n"),
             cell("a pair must be two actions with a semicolon between them, got "
                  "'(0F8;7B4;7F5)OVERLAP_F_B'"));
-  for (const auto* pair : {"(7B4;0F8)OVERLAP_F_B", "(0F8;7F4)OVERLAP_F_B", "(0F8;7W4)OVERLAP_F_B",
-                           "(0F8;7UNSHARD)OVERLAP_F_B"}) {
+  for (const auto* pair :
+       {"(7B4;0F8)OVERLAP_F_B", "(0F8;7F4)OVERLAP_F_B", "(0F8;7W4)OVERLAP_F_B",
+        "(0F8;7UNSHARD)OVERLAP_F_B", "(7B4;0B8)OVERLAP_F_B", "(7W4;0I8)OVERLAP_F_B"}) {
     EXPECT_EQ(refused(std::string("# letters: F I W B\n") + pair + "\n"),
               cell("a pair must be a forward and then a backward that makes the gradient of a "
                    "stage's input, got '" +

@@ -122,6 +122,10 @@ TEST(Simulate, MessagesTakeLatencyAndBytes) {
   }
 }
 
+TEST(Simulate, StagesOfOneRankNeedNoMessage) {
+  EXPECT_EQ(simulate(parsed("0F0,1F0,1B0,0B0\n"), {.latency = 5}).makespan, 6);
+}
+
 TEST(Simulate, AGradientIsAsLargeAsWhatItIsOf) {
   SimulationOptions options = {.stages = {{.output_bytes = 1}, {.output_bytes = 100}},
                                .bytes_per_time = 1};
