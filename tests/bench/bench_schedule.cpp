@@ -5,8 +5,9 @@
 //     build/release/tests/bench_schedule [REPEATS]
 //
 // F, I and W take 20 ms each. Prints the simulated makespan, the median of the measured ones and
-// their ratio, for each schedule on 2 and 4 ranks; then with receives that are posted one cell too
-// early, where that is no deadlock, the ratio to the makespan of the schedule as it is.
+// their ratio, for each schedule on 2 and 4 ranks; then with receives where their messages are sent
+// (add_transfers_when_sent()), the ratio to the makespan of the schedule as it is.
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
