@@ -12,7 +12,7 @@ namespace moegrad::training {
 /// --memory-budget.
 void check_memory_budget(const TrainConfig& options);
 
-/// The two largest tags of what was in use, each with the options of `train` that shrink it.
+/// The three largest tags of what was in use, each with the options of `train` that shrink it.
 std::string what_shrinks(const MemoryUse& live);
 
 }  // namespace moegrad::training

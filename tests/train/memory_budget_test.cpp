@@ -66,10 +66,12 @@ TEST(MemoryBudget, NamesWhatTakesMostAndWhatShrinksIt) {
   live[MemoryTag::kOptimizer] = 10;
   live[MemoryTag::kActivations] = 30;
   live[MemoryTag::kParameters] = 20;
+  live[MemoryTag::kGradients] = 9;
   const auto text = what_shrinks(live);
   EXPECT_THAT(text, StartsWith("; to shrink activations: --recompute"));
   EXPECT_THAT(text, HasSubstr("; to shrink parameters: a larger --world-size"));
-  EXPECT_EQ(text.find("optimizer"), std::string::npos);
+  EXPECT_THAT(text, HasSubstr("; to shrink optimizer: "));
+  EXPECT_EQ(text.find("gradients"), std::string::npos);
   EXPECT_EQ(what_shrinks({}), "");
 }
 
