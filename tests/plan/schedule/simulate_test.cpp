@@ -92,6 +92,10 @@ TEST(Simulate, PyTorchsDualPipeVTakes66Or63Or52) {
     EXPECT_EQ(rank.bubble, 6);
     EXPECT_EQ(rank.peak_activations, 9);
   }
+  // In turn the two halves take what they take alone.
+  for (const auto& rank : simulate(golden, {.pairs_in_turn = true, .pair_factor = 0.5}).ranks) {
+    EXPECT_EQ(rank.busy, 60);
+  }
 }
 
 TEST(Simulate, TransfersThatTakeNoTimeChangeNothing) {
@@ -198,8 +202,11 @@ TEST(Simulate, OfAPairBothHalvesAreOnTheCriticalPath) {
 }
 
 TEST(Simulate, LiveBytesRiseAndFall) {
-  const StageCost cost = {
-      .activation_bytes = 100, .input_bytes = 10, .parameter_bytes = 7, .gradient_bytes = 5};
+  const StageCost cost = {.reduce_grad = 2,
+                          .activation_bytes = 100,
+                          .input_bytes = 10,
+                          .parameter_bytes = 7,
+                          .gradient_bytes = 5};
   const auto live = [&](const Schedule& schedule) {
     const auto simulation = simulate(schedule, {.stages = {cost}});
     std::string text;
@@ -214,7 +221,7 @@ TEST(Simulate, LiveBytesRiseAndFall) {
   EXPECT_EQ(live(parsed("0F0,0F1,0R0,0B0,0R1,0B1\n")),
             "0:100+7+0 1:110+7+0 2:110+7+0 3:110+7+5 5:100+7+5 8:0+7+5 peak 122");
   EXPECT_EQ(live(parsed("0UNSHARD,0F0,0RESHARD,0UNSHARD,0B0,0REDUCE_GRAD,0RESHARD\n")),
-            "0:100+7+0 1:100+7+5 3:0+0+0 peak 112");
+            "0:100+7+0 1:100+7+5 3:0+0+5 5:0+0+0 peak 112");
 }
 
 TEST(Simulate, RefusesCostsThatCannotBe) {
