@@ -373,23 +373,33 @@ TEST(Bf16Products, MixNoDtypes) {
             "npu_gmm: x is bfloat16 but weight is float32; convert it with ops::cast");
 }
 
-// FRACTAL_NZ that was packed for one kind of kernels is refused by the other.
+// FRACTAL_NZ that was packed for one kind of kernels is read by all of this kind, and refused by
+// the other.
 TEST(Bf16Products, RefuseThePairsOfOtherKernels) {
-  const auto& all = available_cpu_kernels();
-  const bool amx = std::ranges::find(all, CpuKernels::kAmx) != all.end();
-  if (!amx) GTEST_SKIP() << "this CPU has kernels of one kind of pairs";
   const Tensor x = rounded({4, 8}, 1), weight = rounded({1, 8, 6}, 2);
   const std::vector<std::int64_t> counts{4};
-  const auto packed_by = [&](CpuKernels kernels) {
-    const KernelsGuard guard(kernels);
-    return nd_to_nz(weight);
-  };
-  const KernelsGuard guard(CpuKernels::kNarrow);
-  EXPECT_EQ(message_of<LayoutError>([&] { npu_gmm(packed_by(CpuKernels::kAmx), x, counts); }),
-            "products: FRACTAL_NZ of bfloat16 must have the pairs that avx2 reads, got those of "
-            "amx; convert it with nz_to_nd, and nd_to_nz under these kernels");
-  // The conversions read what is stored.
-  EXPECT_TRUE(bitwise_equal(nz_to_nd(packed_by(CpuKernels::kAmx)), weight));
+  const Tensor expected = npu_gmm(weight, x, counts);
+  for (const auto packed : available_cpu_kernels()) {
+    const Tensor nz = [&] {
+      const KernelsGuard guard(packed);
+      return nd_to_nz(weight);
+    }();
+    for (const auto read : available_cpu_kernels()) {
+      const KernelsGuard guard(read);
+      if ((packed == CpuKernels::kAmx) == (read == CpuKernels::kAmx)) {
+        EXPECT_TRUE(bitwise_equal(npu_gmm(nz, x, counts), expected));
+      } else {
+        const auto message = message_of<LayoutError>([&] { npu_gmm(nz, x, counts); });
+        const std::string begin = "products: FRACTAL_NZ of bfloat16 must have the pairs that ";
+        EXPECT_TRUE(message.starts_with(begin + std::string(to_string(read)))) << message;
+        EXPECT_TRUE(
+            message.ends_with("; convert it with nz_to_nd, and nd_to_nz under these kernels"))
+            << message;
+      }
+      // The conversions read what is stored.
+      EXPECT_TRUE(bitwise_equal(nz_to_nd(nz), weight));
+    }
+  }
 }
 
 }  // namespace

@@ -145,7 +145,6 @@ TEST(TensorParallelModels, DenseOnesHaveTheBitsOfOneRank) {
 }
 
 TEST(TensorParallelModels, InBFloat16DenseOnesHaveTheBitsOfOneRank) {
-  if (kSanitized) GTEST_SKIP() << "takes minutes with a sanitizer; its ops run in other tests";
   auto config = dense(1024);
   config.num_hidden_layers = 1;
   const Job run{
