@@ -194,6 +194,10 @@ Modules read_again(models::CausalLM& model, const MemoryPlan& plan, const Module
       }
     }
     policy.adapts = policy.adapts || item == "adaptive";
+    check<UsageError>(item != "adaptive" ||
+                          std::ranges::any_of(
+                              layers, [](const auto& layer) { return is_mixture(*layer.second); }),
+                      "--recompute: adaptive needs experts, which this model does not have");
     if (set == nullptr && !is_of_wholes && item != "adaptive") {
       named = named_paths(model, "--recompute", item, kAgainNames);
     }
@@ -233,6 +237,28 @@ void read_offloaded(const models::CausalLM& model, const MemoryPlan& plan, const
   }
 }
 
+// That each set takes something that layers keep. What runs again as a whole keeps its input alone.
+void check_effect(std::string_view option, const std::vector<const Set*>& sets,
+                  const Modules& layers, const Modules& wholes) {
+  const auto is_kept = [&](const std::string& module) {
+    return std::ranges::none_of(
+        wholes, [&](const auto& whole) { return is_at_or_below(module, whole.first); });
+  };
+  for (const auto* set : sets) {
+    const auto takes = [&](const Kind& kind) {
+      return set->picks(kind) && std::ranges::any_of(layers, [&](const auto& layer) {
+               if (kind.path.empty()) return true;
+               const auto has = [&](const auto& named) { return named.first == kind.path; };
+               return std::ranges::any_of(layer.second->named_modules(), has) &&
+                      is_kept(layer.first + '.' + std::string(kind.path));
+             });
+    };
+    check<UsageError>(std::ranges::any_of(kKinds, takes), option, ": ", set->name,
+                      " takes nothing of this model: no layer has such a module, or all of them "
+                      "run again as wholes");
+  }
+}
+
 // That no list takes what another one takes.
 void check_sets(const Policy& policy) {
   for (const auto* again : policy.again) {
@@ -260,6 +286,8 @@ void set_memory_plan(models::CausalLM& model, const MemoryPlan& plan,
   policy.experts_per_token = model.config().num_experts_per_tok;
   const Modules wholes = read_again(model, plan, layers, policy);
   read_offloaded(model, plan, wholes, policy);
+  check_effect("--recompute", policy.again, layers, {});
+  check_effect("--offload", policy.offloaded, layers, wholes);
   check_sets(policy);
   if (policy.offloads() && swap == nullptr) swap = SwapSpace::make({.window = plan.offload_window});
 

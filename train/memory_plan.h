@@ -11,8 +11,8 @@ namespace moegrad::training {
 
 /// Sets it for all layers (nn::checkpoint_with, nn::recompute). Call it once, before the model is
 /// sharded. What is offloaded goes to `swap`, by default a new one of the plan's window. UsageError
-/// for an item that is none of these, for a path that matches no module, for "none" with others,
-/// and where the lists contradict each other.
+/// for an item that is none of these or takes nothing of this model, for a path that matches no
+/// module, for "none" with others, and where the lists contradict each other.
 void set_memory_plan(models::CausalLM& model, const MemoryPlan& plan,
                      std::shared_ptr<SwapSpace> swap = nullptr);
 

@@ -30,7 +30,7 @@ def loss_parity(preset):
     to the bit."""
     out = run("--preset", preset, "--steps", 100)
     if preset in ["wide", "memory"]:
-        assert "BROKEN" not in out and out.count("holds") == (15 if preset == "wide" else 92), out
+        assert "BROKEN" not in out and out.count("holds") == (15 if preset == "wide" else 93), out
         return
     assert "BROKEN" not in out and out.count("bits of loss") == 40, out
     assert re.search(r"^ +99 \|", out, re.MULTILINE), out

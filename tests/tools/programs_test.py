@@ -489,7 +489,7 @@ if not brief:
     out, _ = run("loss_parity", "--preset", "wide", "--text", text, "--steps", 1, "--seq-len", 16)
     assert out.count("holds") == 15 and "BROKEN" not in out, out
     out, _ = run("loss_parity", "--preset", "memory", "--text", text, "--steps", 1)
-    assert out.count("holds") == 92 and "BROKEN" not in out, out
+    assert out.count("holds") == 93 and "BROKEN" not in out, out
 
 # A timeline: a process per rank with its lanes, and a summary that says what is modelled.
 out, _ = run("fsdp_timeline", "--world-size", 2, "--steps", 2, "--batch", 1, "--seq-len", 16)

@@ -284,7 +284,6 @@ TEST(MemoryPlan, EachItemOfOffloadSendsWhatItNames) {
     // Layers that run again keep their inputs alone, which the model's own policy sends.
     EXPECT_EQ(sent({.recompute_layers = 2, .offload = "attn_norm"}), in_both({""}));
     EXPECT_EQ(sent({.recompute_layers = 2, .offload = "activations"}), in_both({""}));
-    EXPECT_EQ(sent({.recompute_layers = 2, .offload = "moe_act,mlp_norm"}), Paths());
   });
 }
 
@@ -548,6 +547,21 @@ TEST(MemoryPlan, RefusesWhatItCannotMean) {
             "--recompute: moe names no module of this model" + kinds);
   EXPECT_EQ(refusal({.recompute = "shared_experts"}, "tiny"),
             "--recompute: shared_experts names no module of this model" + kinds);
+  EXPECT_EQ(refusal({.recompute = "adaptive"}, "tiny-dense"),
+            "--recompute: adaptive needs experts, which this model does not have");
+  const std::string nothing =
+      " takes nothing of this model: no layer has such a module, or all of them run again as "
+      "wholes";
+  EXPECT_EQ(refusal({.recompute = "light,moe_act"}, "tiny-dense"),
+            "--recompute: moe_act" + nothing);
+  EXPECT_EQ(refusal({.offload = "attn_norm,expert_fc1"}, "tiny-dense"),
+            "--offload: expert_fc1" + nothing);
+  EXPECT_EQ(refusal({.recompute = "moe", .offload = "moe_act"}), "--offload: moe_act" + nothing);
+  EXPECT_EQ(refusal({.recompute = "model.layers.*", .offload = "core_attn"}),
+            "--offload: core_attn" + nothing);
+  EXPECT_EQ(refusal({.recompute_layers = CausalLMConfig::preset("tiny-qwen2-moe").num_hidden_layers,
+                     .offload = "mlp_norm"}),
+            "--offload: mlp_norm" + nothing);
 }
 
 }  // namespace
