@@ -94,10 +94,12 @@ fsdp::State& shard_model(models::CausalLM& model, const ParallelMeshes& meshes, 
 void divide_tokens(models::CausalLM& model, std::int64_t parts) {
   if (parts <= 1) return;
   const auto experts = model.config().num_experts;
+  std::vector<nn::MoE*> mixtures;  // first all: what is replaced is among the modules
   for (const auto& [path, module] : model.named_modules()) {
-    if (auto* const mixture = dynamic_cast<nn::MoE*>(module)) {
-      mixture->set_dispatcher(std::make_shared<nn::LocalTokenDispatcher>(experts, parts));
-    }
+    if (auto* const mixture = dynamic_cast<nn::MoE*>(module)) mixtures.push_back(mixture);
+  }
+  for (auto* const mixture : mixtures) {
+    mixture->set_dispatcher(std::make_shared<nn::LocalTokenDispatcher>(experts, parts));
   }
 }
 
