@@ -5,8 +5,8 @@
 //     build/release/tests/bench_schedule [REPEATS]
 //
 // F, I and W take 20 ms each. Prints the simulated makespan, the median of the measured ones and
-// their ratio, for each schedule on 2 and 4 ranks; then with receives where their messages are sent
-// (add_transfers_when_sent()), the ratio to the makespan of the schedule as it is.
+// their ratio, for each schedule on 2 and 4 ranks; then, with receives that come too early, the
+// ratio to the makespan of the schedule as it is.
 
 #include <algorithm>
 #include <chrono>
@@ -111,6 +111,26 @@ double measured(const Schedule& schedule, int repeats) {
   return *middle;
 }
 
+/// Receives where their messages are sent, as PyTorch has them. For GPipe this is no earlier: there
+/// all that a rank's forwards receive comes before the first of these, and so for its backwards.
+Schedule with_early_receives(const std::string& name, const Schedule& schedule) {
+  if (name != "GPipe") return add_transfers_when_sent(schedule);
+  using enum ActionKind;
+  const auto is_of_backward = [](const Cell& cell) {
+    return cell[0].kind == kRecvBackward || cell[0].kind == kFullBackward;
+  };
+  const auto is_receive = [](const Cell& cell) {
+    return is_transfer(cell[0].kind) && !is_send(cell[0].kind);
+  };
+  auto early = add_transfers(schedule);
+  for (auto& row : early) {
+    const auto backward = std::ranges::find_if(row, is_of_backward);
+    std::stable_partition(row.begin(), backward, is_receive);
+    std::stable_partition(backward, row.end(), is_receive);
+  }
+  return early;
+}
+
 void compare(const std::string& name, int ranks, int repeats) {
   const auto schedule = make_schedule(name, {.ranks = ranks, .micro_batches = 2 * ranks});
   const int copies = name == "DualPipe" ? 2 : 1;
@@ -118,7 +138,7 @@ void compare(const std::string& name, int ranks, int repeats) {
   const double took = measured(add_transfers(schedule), repeats);
   std::printf("%-16s %5d %11.0f %10.1f %7.3f", name.c_str(), ranks, simulated, took,
               took / simulated);
-  std::printf(" %10.3f\n", measured(add_transfers_when_sent(schedule), repeats) / simulated);
+  std::printf(" %10.3f\n", measured(with_early_receives(name, schedule), repeats) / simulated);
   std::fflush(stdout);
 }
 
