@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "framework/runtime/error.h"
+#include "framework/runtime/rank_context.h"
 #include "tests/testing.h"
 
 namespace moegrad::copy_queue_test {
@@ -106,6 +107,34 @@ TEST(CopyQueue, GivesWayBetweenPieces) {
   EXPECT_GE(Clock::now() - begin, 30ms);
   EXPECT_EQ(large.from, large.to);
   EXPECT_EQ(small.from, small.to);
+}
+
+TEST(CopyQueue, LatencyKeepsNoOtherFromTheLink) {
+  CopyQueue queue({.latency = 200ms}, {});
+  std::vector<Moved> all(4, Moved(8, 1));
+  const auto first = all[0].over(queue, CopyPriority::kOut);
+  for (std::size_t i = 1; i < 3; ++i) all[i].over(queue, CopyPriority::kOut);
+  bool has_arrived = true;  // the first, when the last begins
+  const auto last = queue.begin(
+      [&] {
+        has_arrived = first->has_ended();
+        return all[3].from.data();
+      },
+      all[3].to.data(), 8, CopyPriority::kOut);
+  last->wait();
+  EXPECT_FALSE(has_arrived);
+}
+
+TEST(CopyQueue, DelaysEachCopyAsItsJitterSays) {
+  const Jitter jitter{.maximum = 20ms, .seed = 3};
+  std::chrono::nanoseconds all{0};
+  for (int i = 0; i < 5; ++i) all += jitter.delay(RankContext::current().rank(), "swap", i);
+  CopyQueue queue({}, jitter);
+  const auto begin = Clock::now();
+  Moved moved(8, 1);
+  for (int i = 0; i < 5; ++i) moved.over(queue, CopyPriority::kOut)->wait();
+  EXPECT_GT(all, 0ns);
+  EXPECT_GE(Clock::now() - begin, all);
 }
 
 TEST(CopyQueue, TakesBackWhatHasNotBegun) {
