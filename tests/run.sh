@@ -98,7 +98,7 @@ moegrad_setup "${more_packages[@]}"
 targets=()
 # Suites that start programs take most of the time under a sanitizer, and run in --full.
 [[ $preset == asan && $mode == quick ]] && targets=(test_programs)
-[[ $preset == tsan ]] && targets=(tensor_test framework_test concurrency_test fsdp_test)
+[[ $preset == tsan ]] && targets=(threaded_test_programs)
 [[ $preset == tsan && $mode == full ]] && targets+=(sweep_test)
 [[ $preset == release && $mode == full ]] && targets=(all benchmarks)
 [[ $mode == full ]] && export MOEGRAD_FULL=1

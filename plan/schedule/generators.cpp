@@ -309,15 +309,22 @@ Schedule make_schedule(std::string_view name, const GeneratorOptions& options) {
     });
   };
   const auto& [ranks, micro_batches, stages_per_rank, group] = options;
-  if (is("GPipe")) return gpipe(ranks, micro_batches);
-  if (is("1F1B")) return one_f_one_b(ranks, micro_batches);
   if (is("Interleaved1F1B")) {
-    return interleaved_1f1b(ranks, micro_batches, stages_per_rank, group == 0 ? ranks : group);
+    return interleaved_1f1b(ranks, micro_batches, stages_per_rank == 0 ? 2 : stages_per_rank,
+                            group == 0 ? ranks : group);
   }
-  if (is("ZB-H1")) return zb_h1(ranks, micro_batches);
-  if (is("ZBVZeroBubble")) return zbv(ranks, micro_batches);
-  if (is("DualPipeV")) return dual_pipe_v(ranks, micro_batches);
-  if (is("DualPipe")) return dual_pipe(ranks, micro_batches);
+  const auto plain = [&](Schedule (&make)(int, int)) {
+    check<ValueError>(stages_per_rank == 0 && group == 0, name,
+                      ": stages_per_rank and group are for Interleaved1F1B alone, got ",
+                      stages_per_rank, " and ", group);
+    return make(ranks, micro_batches);
+  };
+  if (is("GPipe")) return plain(gpipe);
+  if (is("1F1B")) return plain(one_f_one_b);
+  if (is("ZB-H1")) return plain(zb_h1);
+  if (is("ZBVZeroBubble")) return plain(zbv);
+  if (is("DualPipeV")) return plain(dual_pipe_v);
+  if (is("DualPipe")) return plain(dual_pipe);
   std::string names;
   for (const auto& one : generator_names()) names += (names.empty() ? "" : ", ") + one;
   throw ValueError("make_schedule: the name must be one of " + names + ", got '" +

@@ -70,8 +70,9 @@ Schedule dual_pipe(int ranks, int micro_batches);
 struct GeneratorOptions {
   int ranks = 4;
   int micro_batches = 8;
-  int stages_per_rank = 2;  // of Interleaved1F1B
-  int group = 0;            // of Interleaved1F1B: micro-batches of a group; 0: as many as ranks
+  int stages_per_rank = 0;  // of Interleaved1F1B, where 0 means 2; 0 for all others
+  int group = 0;  // of Interleaved1F1B: micro-batches of a group, 0 means as many as ranks; 0 for
+                  // all others
 };
 
 /// GPipe, 1F1B, Interleaved1F1B, ZB-H1, ZBVZeroBubble, DualPipeV, DualPipe. The names are PyTorch's

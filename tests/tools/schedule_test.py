@@ -88,15 +88,23 @@ assert out.startswith("layers          2 3 3 2\n") and "   0" in out and "      
 out, _ = run("--generate", "1F1B", "--ranks", 2, "--micro-batches", 1, "--latency", 0.5, "--output-bytes", 4,
              "--bytes-per-time", 8)
 assert "makespan        8\n" in out, out
-_, err = run("--generate", "1F1B", "--layers", 3, exit_code=1)
-assert err == "schedule: layers_per_stage: stage 3 of 4 must have one of the 3 layers, or an empty layer at its " \
+out, err = run("--generate", "1F1B", "--layers", 3, exit_code=1)
+assert out == "" and err == "schedule: layers_per_stage: stage 3 of 4 must have one of the 3 layers, or an empty layer at its " \
               "place, got neither\n", err
 _, err = run("--generate", "1F1B", "--layers", 15, "--empty-layers", "9", exit_code=1)
 assert err == "schedule: --empty-layers: must be an integer from 0 to 3, got 9\n", err
 
+for option in ["--csv", "--svg"]:
+    out, err = run("--generate", "1F1B", option, "no/such/folder", exit_code=1)
+    assert out == "" and "cannot write file 'no/such/folder'" in err, (out, err)
+_, err = run("--generate", "1F1B", "--stages-per-rank", 2, exit_code=1)
+assert "Interleaved1F1B alone" in err, err
+
 # Wrong usage.
 for words in [["--generate", "1F1B", "--file", "v.csv"], [], ["--generate", "2F2B"],
-              ["--generate", "1F1B", "--first-less", 1],
+              ["--generate", "1F1B", "--first-less", 1], ["--file", "v.csv", "--ranks", 4],
+              ["--file", "v.csv", "--micro-batches", 10], ["--file", "v.csv", "--group", 4],
+              ["--file", "v.csv", "--stages-per-rank", 2],
               ["--generate", "1F1B", "--ranks", 4096, "--micro-batches", 4096]]:
     run(*words, exit_code=2)
 print("schedule_test: ok")

@@ -9,8 +9,10 @@
 //
 // Exits with 1 when the schedule cannot run or the two differ, with 2 for wrong usage.
 
+#include <algorithm>
 #include <iostream>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -65,7 +67,7 @@ plan::Schedule made_schedule(const ScheduleOptions& options) {
   const auto& [ranks, micro_batches, stages_per_rank, group] = options.size;
   check_product("--ranks x --micro-batches", ranks, micro_batches, kMostActions);
   check_product("--ranks x --micro-batches x --stages-per-rank",
-                std::int64_t{ranks} * micro_batches, stages_per_rank, kMostActions);
+                std::int64_t{ranks} * micro_batches, std::max(stages_per_rank, 1), kMostActions);
   return plan::make_schedule(options.generate, options.size);
 }
 
@@ -95,7 +97,7 @@ std::vector<plan::StageCost> stage_costs(const ScheduleOptions& options, int sta
     division.empty_layers.push_back(parse_number<int>("--empty-layers", stage, {0, stages - 1}));
   }
   std::vector<plan::StageCost> costs;
-  std::cout << "layers         ";
+  std::string line = "layers         ";
   for (const int layers : layers_per_stage(division)) {
     auto cost = options.cost;  // messages and inputs are as large whatever the number of layers
     cost.forward *= layers;
@@ -107,19 +109,22 @@ std::vector<plan::StageCost> stage_costs(const ScheduleOptions& options, int sta
     cost.parameter_bytes *= layers;
     cost.gradient_bytes *= layers;
     costs.push_back(cost);
-    std::cout << ' ' << layers;
+    line += " " + std::to_string(layers);
   }
-  std::cout << '\n';
+  std::cout << line << '\n';
   return costs;
 }
 
 int run(const ScheduleOptions& options) {
+  // Both are opened before there is anything to write, so that a bad path is refused first.
+  std::optional<OutputFile> csv, svg;
+  if (!options.csv.empty()) csv.emplace(options.csv);
+  if (!options.svg.empty()) svg.emplace(options.svg);
   const auto schedule = with_passes(made_schedule(options), options);
   const auto name = options.file.empty() ? options.generate : options.file;
-  if (!options.csv.empty()) {
-    OutputFile file(options.csv);
-    file << plan::to_csv({.schedule = schedule});
-    file.finish();
+  if (csv) {
+    *csv << plan::to_csv({.schedule = schedule});
+    csv->finish();
   }
   if (!options.compare.empty()) {
     const auto difference = first_difference(schedule, read_file(options.compare).schedule);
@@ -132,10 +137,9 @@ int run(const ScheduleOptions& options) {
   if (options.buffers >= 0) simulated.buffers = options.buffers;
   const auto simulation = plan::simulate(schedule, simulated);
   std::cout << schedule_report(name, schedule, simulation, options.critical_path);
-  if (!options.svg.empty()) {
-    OutputFile file(options.svg);
-    file << schedule_chart(name, simulation);
-    file.finish();
+  if (svg) {
+    *svg << schedule_chart(name, simulation);
+    svg->finish();
   }
   return 0;
 }
@@ -149,11 +153,15 @@ CommandLine command_line(ScheduleOptions& options) {
       {path_option("file", options.file, PathKind::kInput, "a schedule as CSV, a row per rank")
            .excluding("generate"),
        choice_of_text("generate", options.generate, plan::generator_names(), "a schedule by name"),
-       number_option("ranks", ranks, {1, 4096}, "of a generated schedule"),
-       number_option("micro-batches", micro_batches, {1, 1 << 18}, "of a generated schedule"),
-       number_option("stages-per-rank", stages_per_rank, {1, 256}, "of Interleaved1F1B"),
+       number_option("ranks", ranks, {1, 4096}, "of a generated schedule").needing("generate"),
+       number_option("micro-batches", micro_batches, {1, 1 << 18}, "of a generated schedule")
+           .needing("generate"),
+       number_option("stages-per-rank", stages_per_rank, {0, 256},
+                     "of Interleaved1F1B; 0: 2 of it, and what another schedule has")
+           .needing("generate"),
        number_option("group", group, {0, 1 << 18},
-                     "micro-batches of a group of Interleaved1F1B; 0: as many as ranks"),
+                     "micro-batches of a group of Interleaved1F1B; 0: as many as ranks")
+           .needing("generate"),
        flag_option("merge-backward", options.merge_backward, "make B of I and W that follows it"),
        flag_option("recompute", options.recompute, "add R: keep only the inputs of stages"),
        number_option("most-gathered", options.most_gathered, {0, 4096},

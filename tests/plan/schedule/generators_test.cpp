@@ -97,6 +97,8 @@ TEST(Generators, AreMadeByName) {
   EXPECT_EQ(
       make_schedule("Interleaved1F1B", {.ranks = 2, .micro_batches = 4, .stages_per_rank = 3}),
       interleaved_1f1b(2, 4, 3));
+  EXPECT_EQ(make_schedule("Interleaved1F1B", {.ranks = 2, .micro_batches = 4}),
+            interleaved_1f1b(2, 4, 2));
   EXPECT_EQ(make_schedule("interleaved1f1b",
                           {.ranks = 2, .micro_batches = 5, .stages_per_rank = 2, .group = 3}),
             interleaved_1f1b(2, 5, 2, 3));
@@ -107,7 +109,13 @@ TEST(Generators, AreMadeByName) {
   EXPECT_EQ(message_of<ValueError>([] { make_schedule("1F1", {}); }),
             "make_schedule: the name must be one of GPipe, 1F1B, Interleaved1F1B, ZB-H1, "
             "ZBVZeroBubble, DualPipeV, DualPipe, got '1F1'");
-  for (const auto& name : generator_names()) EXPECT_NO_THROW(make_schedule(name, {})) << name;
+  EXPECT_EQ(message_of<ValueError>([] { make_schedule("gpipe", {.stages_per_rank = 2}); }),
+            "gpipe: stages_per_rank and group are for Interleaved1F1B alone, got 2 and 0");
+  for (const auto& name : generator_names()) {
+    EXPECT_NO_THROW(make_schedule(name, {})) << name;
+    if (name == "Interleaved1F1B") continue;
+    EXPECT_THROW(make_schedule(name, {.group = 4}), ValueError) << name;
+  }
 }
 
 TEST(Generators, RefuseWhatTheyCannotDivide) {
