@@ -217,8 +217,8 @@ Modules read_again(models::CausalLM& model, const MemoryPlan& plan, const Module
   return wholes;
 }
 
-void read_offloaded(const models::CausalLM& model, const MemoryPlan& plan, const Modules& wholes,
-                    Policy& policy) {
+void read_offloaded(const models::CausalLM& model, const MemoryPlan& plan, const Modules& layers,
+                    const Modules& wholes, Policy& policy) {
   for (const auto& item : items_of("--offload", plan.offload)) {
     if (const auto* const set = find_set(item, kOffloaded)) {
       policy.offloaded.push_back(set);
@@ -229,6 +229,12 @@ void read_offloaded(const models::CausalLM& model, const MemoryPlan& plan, const
     }
   }
   for (const auto& path : policy.offloaded_paths) {
+    check<UsageError>(std::ranges::any_of(layers,
+                                          [&](const auto& layer) {
+                                            return is_at_or_below(path, layer.first) ||
+                                                   is_at_or_below(layer.first, path);
+                                          }),
+                      "--offload: a path must be that of a module in a layer, got ", path);
     for (const auto& [whole, module] : wholes) {
       check<UsageError>(
           !is_at_or_below(path, whole), "--offload: ", path, " is part of ", whole,
@@ -285,7 +291,7 @@ void set_memory_plan(models::CausalLM& model, const MemoryPlan& plan,
   Policy policy;
   policy.experts_per_token = model.config().num_experts_per_tok;
   const Modules wholes = read_again(model, plan, layers, policy);
-  read_offloaded(model, plan, wholes, policy);
+  read_offloaded(model, plan, layers, wholes, policy);
   check_effect("--recompute", policy.again, layers, {});
   check_effect("--offload", policy.offloaded, layers, wholes);
   check_sets(policy);

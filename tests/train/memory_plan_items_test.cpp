@@ -217,6 +217,8 @@ TEST(MemoryPlanItems, RefusesWhatItCannotMean) {
   EXPECT_EQ(refusal({.recompute = "moe", .offload = "model.layers.*.mlp.experts"}),
             "--offload: model.layers.0.mlp.experts is part of model.layers.0.mlp, which "
             "--recompute runs again as a whole and which keeps its input alone");
+  EXPECT_EQ(refusal({.offload = "model.layers.*.mlp,lm_head"}),
+            "--offload: a path must be that of a module in a layer, got lm_head");
   const std::string kinds =
       ": mlp is for dense MLPs, moe for mixtures, shared_experts for what all tokens of a mixture "
       "go "
