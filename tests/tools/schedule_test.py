@@ -36,7 +36,9 @@ assert (folder / "v.csv").read_bytes() == (golden / "dualpipev_4rank_10mb.csv").
 lines = (folder / "v.csv").read_text(encoding="utf-8").splitlines(keepends=True)
 drawn = (folder / "v.svg").read_text(encoding="utf-8")
 assert drawn.count("<title>") == sum(len(line.split(",")) for line in lines) + "".join(lines).count(";"), drawn
-assert "makespan        63\n" in run("--file", "v.csv", "--pairs-in-turn")[0]
+out, _ = run("--file", "v.csv", "--pairs-in-turn")
+assert out.startswith("schedule        v.csv, 4 ranks, 8 stages, 10 micro-batches\n"), out
+assert "makespan        63\n" in out, out
 assert "makespan        52\n" in run("--file", "v.csv", "--pair-factor", 2 / 3)[0]
 
 # The older letters are named.
@@ -77,6 +79,11 @@ text = (folder / "lowered.csv").read_text(encoding="utf-8")
 for action in ["0R0", "0UNSHARD", "0RESHARD", "0REDUCE_GRAD", "0SEND_F0", "1RECV_F0"]:
     assert f",{action}," in "," + text.replace("\n", ",\n,"), (action, text)
 run("--file", "lowered.csv", "--copies", 2)
+run("--generate", "1F1B", "--ranks", 2, "--micro-batches", 1, "--recompute", "--most-gathered", 1, "--reduce-grad",
+    "--transfers", "before-use", "--csv", "passes.csv")
+assert (folder / "passes.csv").read_text(encoding="utf-8") == (
+    "0UNSHARD,0F0,0SEND_F0,0R0,0RECV_B0,0B0,0REDUCE_GRAD,0RESHARD\n"
+    "1UNSHARD,1RECV_F0,1F0,1R0,1B0,1SEND_B0,1REDUCE_GRAD,1RESHARD\n")
 _, err = run("--file", "lowered.csv", exit_code=1)
 assert "stage 1 must be on 1 rank" in err or "stage 0 must be on 1 rank" in err, err
 out, _ = run("--generate", "Interleaved1F1B", "--ranks", 3, "--micro-batches", 6, "--layers", 15,
@@ -85,6 +92,31 @@ assert out.startswith("layers          3 3 3 2 2 2\n"), out
 out, _ = run("--generate", "1F1B", "--ranks", 4, "--micro-batches", 8, "--layers", 10, "--first-less", 1, "--last-less",
              1, "--activation-bytes", 100)
 assert out.startswith("layers          2 3 3 2\n") and "   0" in out and "         800\n" in out, out
+out, _ = run("--generate", "1F1B", "--ranks", 4, "--layers", 7, "--first-less", 1)
+assert out.startswith("layers          1 2 2 2\n"), out
+# Every time and size is that of a layer.
+out, _ = run("--generate", "1F1B", "--ranks", 1, "--micro-batches", 1, "--most-gathered", 1, "--reduce-grad",
+             "--layers", 3, "--forward", 1, "--backward-input", 10, "--backward-weight", 100, "--unshard-time", 1000,
+             "--reduce-grad-time", 10000, "--activation-bytes", 1, "--parameter-bytes", 10, "--gradient-bytes", 100)
+assert "makespan        33333\n" in out and out.endswith(" 333\n"), out
+out, _ = run("--generate", "1F1B", "--ranks", 1, "--micro-batches", 1, "--most-gathered", 1, "--unshard-time", 5,
+             "--reduce-grad-time", 7)
+assert "makespan        8\n" in out, out
+# Two stages' gradients are live at once, but one stage's parameters.
+out, _ = run("--generate", "Interleaved1F1B", "--ranks", 1, "--micro-batches", 1, "--most-gathered", 1,
+             "--activation-bytes", 1, "--parameter-bytes", 10, "--gradient-bytes", 100)
+assert out.endswith(" 211\n"), out
+# The input alone is kept of two, all of the third.
+out, _ = run("--generate", "GPipe", "--ranks", 1, "--micro-batches", 3, "--recompute", "--activation-bytes", 100,
+             "--input-bytes", 10)
+assert out.endswith(" 120\n"), out
+out, _ = run("--generate", "Interleaved1F1B", "--ranks", 2, "--micro-batches", 4, "--stages-per-rank", 3, "--group", 4)
+assert out.startswith("schedule        Interleaved1F1B, 2 ranks, 6 stages, 4 micro-batches\n"), out
+assert out.endswith(" 9\n"), out
+# I is on the way to the end, W is not.
+out, _ = run("--file", written("halves.csv", "0F0,0I0,0W0\n1F0,1I0,1W0\n"), "--backward-input", 10,
+             "--backward-weight", 3)
+assert "makespan        25\n" in out, out
 out, _ = run("--generate", "1F1B", "--ranks", 2, "--micro-batches", 1, "--latency", 0.5, "--output-bytes", 4,
              "--bytes-per-time", 8)
 assert "makespan        8\n" in out, out
@@ -105,6 +137,7 @@ for words in [["--generate", "1F1B", "--file", "v.csv"], [], ["--generate", "2F2
               ["--generate", "1F1B", "--first-less", 1], ["--file", "v.csv", "--ranks", 4],
               ["--file", "v.csv", "--micro-batches", 10], ["--file", "v.csv", "--group", 4],
               ["--file", "v.csv", "--stages-per-rank", 2],
-              ["--generate", "1F1B", "--ranks", 4096, "--micro-batches", 4096]]:
+              ["--generate", "1F1B", "--ranks", 4096, "--micro-batches", 4096],
+              ["--generate", "Interleaved1F1B", "--ranks", 512, "--micro-batches", 512, "--stages-per-rank", 2]]:
     run(*words, exit_code=2)
 print("schedule_test: ok")

@@ -47,6 +47,8 @@ TEST(SchedulePasses, PairsAndTurnsOfAVHaveTransfersToo) {
   EXPECT_EQ(text(schedule).find("1SEND_F"), std::string::npos);
   EXPECT_NE(text(schedule).find("3RECV_F2,0RECV_B0,(3F2;0B0)OVERLAP_F_B,3B2"), std::string::npos)
       << text(schedule);
+  EXPECT_NE(text(schedule).find("(2F2;1B0)OVERLAP_F_B,2SEND_F2,1SEND_B0,"), std::string::npos)
+      << text(schedule);
 }
 
 TEST(SchedulePasses, TransfersWhenSentNeedNoNames) {
@@ -94,6 +96,9 @@ TEST(SchedulePasses, TransfersAreAddedOnce) {
                 [] { add_transfers_when_sent(parsed("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n")); }),
             "add_transfers_when_sent: row 0, cell 1: ranks wait for each other, so that this cell "
             "never runs");
+  EXPECT_EQ(message_of<ValueError>([] { add_transfers_when_sent(parsed("1F0,0F0,1B0,0B0\n")); }),
+            "add_transfers_when_sent: row 0, cell 0: ranks wait for each other, so that this cell "
+            "never runs");
 }
 
 TEST(SchedulePasses, RecomputationComesBeforeBackward) {
@@ -116,6 +121,9 @@ TEST(SchedulePasses, GathersKeepWhatComesNext) {
             "add_unshard: at least 1 stages must be gathered at once, got 0");
   EXPECT_EQ(message_of<ValueError>([] { add_unshard(dual_pipe_v(2, 4), 1); }),
             "add_unshard: at least 2 stages must be gathered at once, got 1");
+  EXPECT_EQ(
+      message_of<ValueError>([] { add_unshard(parsed("0F0\n1F0,(2F0;1B0)OVERLAP_F_B\n"), 1); }),
+      "add_unshard: at least 2 stages must be gathered at once, got 1");
 }
 
 TEST(SchedulePasses, GathersAreAsManyAsPyTorchs) {
@@ -155,6 +163,8 @@ TEST(SchedulePasses, GradientsAreReducedAfterTheirLastSum) {
             "0F0,1F0,1I0,0I0,0W0,0REDUCE_GRAD,1W0,1REDUCE_GRAD\n");
   EXPECT_EQ(text(add_reduce_grad(parsed("0F0,1F0,(0F1;1B0)OVERLAP_F_B,0B0,1F1,1B1,0B1\n"))),
             "0F0,1F0,(0F1;1B0)OVERLAP_F_B,0B0,1F1,1B1,1REDUCE_GRAD,0B1,0REDUCE_GRAD\n");
+  EXPECT_EQ(text(add_reduce_grad(parsed("0F0,1F0,1F1,1B1,(0F1;1B0)OVERLAP_F_B,0B0,0B1\n"))),
+            "0F0,1F0,1F1,1B1,(0F1;1B0)OVERLAP_F_B,1REDUCE_GRAD,0B0,0B1,0REDUCE_GRAD\n");
 }
 
 TEST(SchedulePasses, AllTogetherAreASchedule) {

@@ -61,6 +61,8 @@ TEST(ScheduleCsv, AFileMayNameItsLetters) {
   EXPECT_EQ(older.letters, Letters::kInputB);
   EXPECT_EQ(older.schedule[0][1][0].kind, ActionKind::kBackwardInput);
   EXPECT_EQ(to_csv(older), "# letters: F B W BW\n0F0,0B0\n");
+  const std::string pairs = "(0F1;1BW0)OVERLAP_F_B,(0F2;1B1)OVERLAP_F_B,1W1\n";
+  EXPECT_EQ(to_csv(read_schedule(pairs)), pairs);
   const auto newer = read_schedule("# letters: F I W B\n0F0,0B0,0W1\n");
   EXPECT_EQ(newer.schedule[0][1][0].kind, ActionKind::kFullBackward);
   EXPECT_EQ(
@@ -93,6 +95,8 @@ TEST(ScheduleCsv, LinesMayEndAsPythonEndsThem) {
   const auto file = read_schedule(text);
   EXPECT_EQ(file.schedule, read_schedule("0F0,0B0\n1F0,1B0\n").schedule);
   EXPECT_EQ(to_csv(file), text);
+  const std::string with_heading = "# letters: F I W B\r\n" + text;
+  EXPECT_EQ(to_csv(read_schedule(with_heading)), with_heading);
   EXPECT_EQ(refused("0F0,0B0\r\n1F0,1B0\n"),
             "read_schedule: line 1: must end as line 0 does, with carriage return");
   EXPECT_EQ(refused("0F0,0B0\n1F0,1B0\r\n"),

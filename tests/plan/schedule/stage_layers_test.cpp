@@ -56,8 +56,15 @@ TEST(StageLayers, RefuseStagesWithoutLayers) {
       "layers_per_stage: the first and last stage cannot have more layers than the others: must "
       "be at least 0 less, got -1 and 0");
   EXPECT_EQ(
+      refused({.layers = 3, .stages = 2, .last_less = -1}),
+      "layers_per_stage: the first and last stage cannot have more layers than the others: must "
+      "be at least 0 less, got 0 and -1");
+  EXPECT_EQ(
       refused({.layers = 15, .stages = 6, .empty_layers = {0, 1}}),
       "layers_per_stage: 15 layers, 0 fewer and 2 empty ones must divide by 6 stages, got 17");
+  EXPECT_EQ(
+      refused({.layers = 15, .stages = 6, .first_less = 2, .last_less = 1, .empty_layers = {1}}),
+      "layers_per_stage: 15 layers, 3 fewer and 1 empty ones must divide by 6 stages, got 19");
   EXPECT_EQ(refused({.layers = 15, .stages = 6, .empty_layers = {0, 1, 6}}),
             "layers_per_stage: the stage of an empty layer must be from 0 to 5, got 6");
   EXPECT_EQ(refused({.layers = 15, .stages = 6, .empty_layers = {-1, 1, 5}}),

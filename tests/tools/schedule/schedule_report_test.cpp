@@ -23,6 +23,24 @@ TEST(ScheduleReport, SaysWhatASimulationFound) {
       "critical path    0F0 1F0 1B0 1F1 1B1 0B1\n");
 }
 
+TEST(ScheduleReport, CountsRanksStagesAndMicroBatches) {
+  // Stage 0, on rank 0, takes a forward of 2.
+  const auto schedule = plan::interleaved_1f1b(2, 3, 2, 3);
+  const plan::StageCost cost = {.activation_bytes = 8};
+  auto first = cost;
+  first.forward = 2;
+  EXPECT_EQ(
+      schedule_report("V", schedule, simulate(schedule, {.stages = {first, cost, cost, cost}}),
+                      /*critical_path=*/false),
+      "schedule        V, 2 ranks, 4 stages, 3 micro-batches\n"
+      "deadlock        none\n"
+      "makespan        24\n"
+      "bubble          18.8 % of all ranks' time\n"
+      "rank        busy      bubble  activations  peak bytes\n"
+      "   0          21           3            6          48\n"
+      "   1          18           6            4          32\n");
+}
+
 TEST(ScheduleReport, SaysHowManyBuffersTransfersNeed) {
   const auto line = [](const plan::Schedule& schedule) {
     const auto text = schedule_report("", schedule, simulate(schedule), false);
