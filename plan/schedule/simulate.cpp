@@ -169,6 +169,11 @@ struct Change {
   int activations = 0;
 };
 
+void add_bytes(std::int64_t& sum, std::int64_t bytes) {
+  check<ValueError>(!__builtin_add_overflow(sum, bytes, &sum),
+                    "simulate: the bytes of a rank must be below 2^63, got more");
+}
+
 /// The changes on one rank, from its actions in their order.
 std::vector<Change> changes_of(std::span<const TimedAction> actions, const Costs& costs) {
   std::set<int> with_gradient;
@@ -183,7 +188,7 @@ std::vector<Change> changes_of(std::span<const TimedAction> actions, const Costs
   }
   std::vector<Change> changes = {{}};
   for (const auto& [stage, bytes] : own_parameters) {
-    if (!gathers) changes[0].bytes.parameters += bytes;
+    if (!gathers) add_bytes(changes[0].bytes.parameters, bytes);
   }
   for (const auto& [action, row, cell, begin, end] : actions) {
     const auto& [kind, stage, micro_batch] = action;
@@ -216,14 +221,17 @@ std::vector<Change> changes_of(std::span<const TimedAction> actions, const Costs
 
 void add_memory(RankSimulation& rank, std::span<const TimedAction> actions, const Costs& costs) {
   LiveBytes live;
+  std::int64_t total = 0;
   int activations = 0;
   for (const auto& change : changes_of(actions, costs)) {
     live.time = change.time;
-    live.activations += change.bytes.activations;
-    live.parameters += change.bytes.parameters;
-    live.gradients += change.bytes.gradients;
+    for (const auto kind :
+         {&LiveBytes::activations, &LiveBytes::parameters, &LiveBytes::gradients}) {
+      add_bytes(live.*kind, change.bytes.*kind);
+      add_bytes(total, change.bytes.*kind);
+    }
     activations += change.activations;
-    rank.peak_bytes = std::max(rank.peak_bytes, live.total());
+    rank.peak_bytes = std::max(rank.peak_bytes, total);
     rank.peak_activations = std::max(rank.peak_activations, activations);
     if (!rank.live.empty() && rank.live.back().time == live.time) rank.live.pop_back();
     rank.live.push_back(live);
@@ -242,6 +250,8 @@ Simulation simulate(const Schedule& schedule, const SimulationOptions& options) 
 
   Simulation result;
   result.makespan = std::ranges::max(times.end);
+  check<ValueError>(std::isfinite(result.makespan), "simulate: times must have a finite sum, got ",
+                    result.makespan);
   for (std::size_t row = 0; row < schedule.size(); ++row) {
     auto& rank = result.ranks.emplace_back();
     const auto first = result.actions.size();

@@ -27,16 +27,18 @@ std::vector<int> layers_per_stage(const LayerDivision& division) {
   const std::int64_t places =
       std::int64_t{layers} + first_less + last_less + std::ssize(empty_layers);
   check<ValueError>(empty_layers.empty() || places % stages == 0, "layers_per_stage: ", layers,
-                    " layers, ", first_less + last_less, " fewer and ", empty_layers.size(),
-                    " empty ones must divide by ", stages, " stages, got ", places);
+                    " layers, ", std::int64_t{first_less} + last_less, " fewer and ",
+                    empty_layers.size(), " empty ones must divide by ", stages, " stages, got ",
+                    places);
   std::vector<int> result;
   for (int stage = 0; stage < stages; ++stage) {
     const auto own_empty = empty[static_cast<std::size_t>(stage)];
-    std::int64_t own = places / stages + (stage < places % stages ? 1 : 0) - own_empty;
+    const auto room = places / stages + (stage < places % stages ? 1 : 0);
+    auto own = room - own_empty;
     if (stage == 0) own -= first_less;
     if (stage + 1 == stages) own -= last_less;
-    check<ValueError>(own >= 0, "layers_per_stage: stage ", stage, " must lack at most the ",
-                      places / stages, " layers that it has room for, got ", -own, " more");
+    check<ValueError>(own >= 0, "layers_per_stage: stage ", stage, " must lack at most the ", room,
+                      " layers that it has room for, got ", -own, " more");
     check<ValueError>(own > 0 || own_empty > 0, "layers_per_stage: stage ", stage, " of ", stages,
                       " must have one of the ", layers,
                       " layers, or an empty layer at its place, got neither");

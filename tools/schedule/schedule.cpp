@@ -36,7 +36,8 @@ using namespace training;
 
 namespace {
 
-constexpr std::int64_t kMostActions = 1 << 18;  // forwards, of generated schedules
+// For a generated schedule: ranks x micro-batches x --stages-per-rank, if that is given.
+constexpr std::int64_t kMostActions = 1 << 18;
 
 struct ScheduleOptions {
   std::string file, generate, compare, csv, svg;

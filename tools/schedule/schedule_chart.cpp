@@ -94,7 +94,8 @@ std::string draw_actions(const Simulation& simulation, const PlotArea& area) {
       continue;
     }
     const auto is_half_with = [&](const TimedAction& other) {
-      return other.row == timed.row && other.cell == timed.cell && other.begin == timed.begin;
+      return other.row == timed.row && other.cell == timed.cell && other.begin == timed.begin &&
+             other.begin < other.end;
     };
     const bool upper = i + 1 < actions.size() && is_half_with(actions[i + 1]);
     const bool lower = i > 0 && is_half_with(actions[i - 1]);
@@ -205,12 +206,12 @@ std::string draw_colours() {
 
 std::string schedule_chart(const std::string& title, const Simulation& simulation) {
   const auto ranks = simulation.ranks.size();
-  std::int64_t peak = 0;
+  std::int64_t peak = 1;  // at least, for an axis that begins at 0
   for (const auto& rank : simulation.ranks) peak = std::max(peak, rank.peak_bytes);
   PlotArea area = {.left = kChartLeft,
                    .top = row_top(ranks) + kMemoryGap,
                    .right = kChartRight,
-                   .steps = axis_range(0, simulation.makespan),
+                   .steps = axis_range(0, simulation.makespan > 0 ? simulation.makespan : 1),
                    .values = axis_range(0, static_cast<double>(peak))};
   area.bottom = area.top + kMemoryHeight;
   const double height = area.bottom + 40;

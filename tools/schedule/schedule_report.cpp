@@ -35,7 +35,7 @@ std::string schedule_report(const std::string& name, const plan::Schedule& sched
   for (std::size_t rank = 0; rank < simulation.ranks.size(); ++rank) {
     const auto& of = simulation.ranks[rank];
     text << std::setw(4) << rank << std::setw(12) << short_number(of.busy) << std::setw(12)
-         << short_number(of.bubble) << std::setw(13) << of.peak_activations << std::setw(12)
+         << short_number(of.bubble) << std::setw(13) << of.peak_activations << ' ' << std::setw(11)
          << of.peak_bytes << '\n';
   }
   if (!critical_path) return text.str();

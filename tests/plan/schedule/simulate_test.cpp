@@ -257,6 +257,15 @@ TEST(Simulate, RefusesCostsThatCannotBe) {
             "simulate: bytes_per_time must be a number of at least 0, got -1");
   EXPECT_EQ(refused({.pair_factor = -1}),
             "simulate: pair_factor must be a number of at least 0, got -1");
+  constexpr std::int64_t kHalf = std::int64_t{1} << 62;
+  const std::string too_many = "simulate: the bytes of a rank must be below 2^63, got more";
+  EXPECT_EQ(refused({.stages = {{.activation_bytes = kHalf, .parameter_bytes = kHalf}}}), too_many);
+  EXPECT_EQ(message_of<ValueError>([&] {
+              simulate(interleaved_1f1b(1, 1, 2), {.stages = {{.parameter_bytes = kHalf}}});
+            }),
+            too_many);
+  EXPECT_EQ(refused({.stages = {{.forward = 1e308}}, .pair_factor = 10}),
+            "simulate: times must have a finite sum, got inf");
   EXPECT_EQ(message_of<ValueError>([] { simulate(parsed("0F0\n")); }),
             "check_schedule: row 0: must have 0I0 or 0B0, got none");
 }

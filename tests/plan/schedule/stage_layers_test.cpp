@@ -75,6 +75,9 @@ TEST(StageLayers, RefuseStagesWithoutLayers) {
   EXPECT_EQ(
       refused({.layers = 4, .stages = 2, .first_less = 6}),
       "layers_per_stage: stage 0 must lack at most the 5 layers that it has room for, got 1 more");
+  EXPECT_EQ(
+      refused({.layers = 4, .stages = 2, .first_less = 7}),
+      "layers_per_stage: stage 0 must lack at most the 6 layers that it has room for, got 1 more");
 }
 
 /// F takes 1 per layer, backward 2; the last stage has a head that takes as much as `head` layers.

@@ -108,6 +108,11 @@ TEST(ScheduleChart, DrawsForwardAboveBackwardInAPair) {
 TEST(ScheduleChart, DrawsAPairAsOneBoxAndHalvesInTurnAsTwo) {
   EXPECT_EQ(count(chart(plan::dual_pipe_v(1, 2)), "height=\"10.0\""), 2u);
   EXPECT_EQ(count(chart(plan::dual_pipe_v(1, 2), {.pairs_in_turn = true}), "height=\"10.0\""), 0u);
+  // A half that runs alone, since the other takes no time.
+  EXPECT_EQ(
+      count(chart(plan::dual_pipe_v(1, 2), {.stages = {{.forward = 0}}, .pairs_in_turn = true}),
+            "height=\"10.0\""),
+      0u);
 }
 
 TEST(ScheduleChart, DrawsGathersBelowTheRow) {
@@ -156,6 +161,9 @@ TEST(ScheduleChart, OfActionsThatTakeNoTimeIsEmpty) {
                          {.stages = {{.forward = 0, .backward_input = 0, .backward_weight = 0}}});
   EXPECT_EQ(count(svg, "<title>"), 0u);
   EXPECT_EQ(count(svg, "nan"), 0u);
+  // The axes of times and bytes begin at 0.
+  EXPECT_EQ(count(svg, "<text x=\"60.0\" y=\"276.0\" text-anchor=\"middle\">0</text>"), 1u);
+  EXPECT_EQ(count(svg, ">-"), 0u);
 }
 
 }  // namespace

@@ -41,6 +41,14 @@ TEST(ScheduleReport, CountsRanksStagesAndMicroBatches) {
       "   1          18           6            4          32\n");
 }
 
+TEST(ScheduleReport, KeepsLargeNumbersApart) {
+  const auto schedule = plan::one_f_one_b(1, 1);
+  const auto text = schedule_report(
+      "", schedule, simulate(schedule, {.stages = {{.activation_bytes = 123456789012345}}}), false);
+  EXPECT_TRUE(text.ends_with("   0           3           0            1 123456789012345\n"))
+      << text;
+}
+
 TEST(ScheduleReport, SaysHowManyBuffersTransfersNeed) {
   const auto line = [](const plan::Schedule& schedule) {
     const auto text = schedule_report("", schedule, simulate(schedule), false);
