@@ -65,6 +65,10 @@ bool is_transfer(ActionKind kind);
 /// A SEND.
 bool is_send(ActionKind kind);
 
+/// The most that a file or a generator may have.
+inline constexpr int kMostStages = 65536;
+inline constexpr int kMostMicroBatches = 1 << 24;
+
 struct Action {
   ActionKind kind = ActionKind::kForward;
   int stage = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <optional>
 #include <utility>
@@ -15,6 +16,8 @@ struct ActionPlace {
   std::size_t row = 0;
   std::size_t cell = 0;
   std::size_t part = 0;
+
+  friend auto operator<=>(const ActionPlace&, const ActionPlace&) = default;
 };
 
 /// Where each action of a schedule stands that has a micro-batch.

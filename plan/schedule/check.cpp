@@ -34,16 +34,20 @@ void for_each_placed(const Schedule& schedule, const Visit& visit) {
 }
 
 void check_cells(const Schedule& schedule) {
-  check<ValueError>(!schedule.empty(), "check_schedule: must have at least one row, got none");
+  bool some = false;
   for_each_placed(schedule, [&](const Action& action, const ActionPlace& at) {
+    some = true;
     expect(action.stage >= 0 && action.micro_batch >= 0, at,
            "stages and micro-batches must be counted from 0, got ", to_string(action));
+    expect(has_micro_batch(action.kind) || action.micro_batch == 0, at, to_string(action),
+           " must have no micro-batch, got ", action.micro_batch);
     const auto& cell = schedule[at.row][at.cell];
     expect(cell.size() == 1 ||
                (cell.size() == 2 && cell[0].kind == kForward && is_input_backward(cell[1].kind)),
            at, "must be one action, or F and then I or B, got ", to_string(cell), " and ",
            cell.size(), " actions");
   });
+  check<ValueError>(some, "check_schedule: must have at least one action, got none");
 }
 
 void check_once(const ActionPlaces& places) {
@@ -179,13 +183,16 @@ void check_transfers(const ActionPlaces& places) {
 }
 
 void check_gathers(const Schedule& schedule) {
-  std::set<std::size_t> gathers;  // rows that gather anything
+  std::set<std::size_t> gathers;                         // rows that gather anything
+  std::set<std::pair<std::size_t, int>> runs, gathered;  // rows and stages
   for_each_placed(schedule, [&](const Action& action, const ActionPlace& at) {
     if (action.kind == kUnshard || action.kind == kReshard) gathers.insert(at.row);
+    if (is_compute(action.kind)) runs.emplace(at.row, action.stage);
   });
-  std::set<std::pair<std::size_t, int>> gathered;  // rows and stages
   for_each_placed(schedule, [&](const Action& action, const ActionPlace& at) {
     const auto key = std::pair(at.row, action.stage);
+    expect(has_micro_batch(action.kind) || runs.contains(key), at, to_string(action),
+           " must be on a rank that runs the stage, got one that does not");
     if (action.kind == kUnshard) {
       expect(gathered.insert(key).second, at, to_string(action),
              " must gather what is not gathered, got it gathered already");
@@ -230,7 +237,7 @@ std::string cycle_text(const Schedule& schedule, const OrderGraph& graph,
     };
     const auto follows = [](const OrderVertex& first, const OrderVertex& second) {
       return first.kind == OrderVertex::Kind::kCell && second.kind == OrderVertex::Kind::kCell &&
-             first.place.row == second.place.row && first.place.cell < second.place.cell;
+             first.place.row == second.place.row && first.place < second.place;
     };
     return follows(at(i + cycle.size() - 1), at(i)) && follows(at(i), at(i + 1));
   };
@@ -238,14 +245,11 @@ std::string cycle_text(const Schedule& schedule, const OrderGraph& graph,
     const auto& [kind, place, whole_cell] = graph.vertices[cycle[i]];
     if (kind == OrderVertex::Kind::kMessage || is_between(i)) continue;
     const auto& cell = schedule[place.row][place.cell];
-    text += (text.empty() ? "" : "; ") + place_name(place.row, place.cell) + ": " + to_string(cell);
+    text += (text.empty() ? "" : "; ") + place_name(place.row, place.cell) + ": " +
+            (whole_cell ? to_string(cell) : to_string(cell[place.part]));
     if (kind == OrderVertex::Kind::kTransfer) text += " and " + to_string(counterpart_of(cell[0]));
   }
   return text;
-}
-
-OrderGraph graph_with(const Schedule& schedule, int buffers) {
-  return order_graph(schedule, {.buffers = buffers});
 }
 
 }  // namespace
@@ -272,7 +276,8 @@ void check_schedule(const Schedule& schedule, const ScheduleRules& rules) {
   if (has_transfers(schedule)) check_transfers(places);
   check_gathers(schedule);
   check_reductions(schedule);
-  const auto graph = graph_with(schedule, rules.buffers);
+  const auto graph =
+      order_graph(schedule, {.buffers = rules.buffers, .pairs_in_turn = rules.pairs_in_turn});
   if (topological_order(graph)) return;
   throw ValueError(
       "check_schedule: deadlock, each waits for the one before it and the first for the last: " +
@@ -280,9 +285,9 @@ void check_schedule(const Schedule& schedule, const ScheduleRules& rules) {
 }
 
 int buffers_needed(const Schedule& schedule) {
-  int buffers = 0;
-  while (!topological_order(graph_with(schedule, buffers))) ++buffers;
-  return buffers;
+  OrderOptions options = {.buffers = 0};
+  while (!topological_order(order_graph(schedule, options))) ++options.buffers;
+  return options.buffers;
 }
 
 }  // namespace moegrad::plan

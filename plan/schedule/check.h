@@ -17,6 +17,8 @@ struct ScheduleRules {
   /// How many messages from one rank to another may be sent and not yet received. 0: a SEND and its
   /// RECV wait for each other. It plays no part in a schedule without transfers.
   int buffers = kUnlimitedBuffers;
+  /// Whether the halves of a pair run one after the other, or the pair is one operation.
+  bool pairs_in_turn = false;
   /// What must be there; 0: as many as the schedule speaks of.
   int stages = 0;
   int micro_batches = 0;
@@ -26,9 +28,8 @@ struct ScheduleRules {
 ///
 ///   - each stage has one rank; for each micro-batch it has F once, and B once or I and W once, in
 ///     this order; R, if there is one, is after F and before I or B;
-///   - if there are transfers, there is a SEND and a RECV for each message that goes from one rank
-///   to
-///     another, and no other; the SEND is after what it sends, the RECV before what needs it;
+///   - if there are transfers, there is a SEND and a RECV for each message that goes from rank to
+///     rank, and no other; the SEND is after what it sends, the RECV before what needs it;
 ///   - if a row has UNSHARD, a stage's parameters are gathered whenever it runs, and never twice;
 ///   - if there is a REDUCE_GRAD, each stage has one, after its last W or B;
 ///   - the order of all ranks' actions has no cycle (Note [Order of a schedule]).
@@ -39,7 +40,8 @@ struct ScheduleRules {
 void check_schedule(const Schedule& schedule, const ScheduleRules& rules = {});
 
 /// The least ScheduleRules::buffers with which there is no deadlock. The schedule has passed
-/// check_schedule() and has transfers.
+/// check_schedule() with as many buffers as it wants, and has transfers. How pairs run makes no
+/// difference then: all that a pair waits for is received before it.
 int buffers_needed(const Schedule& schedule);
 
 }  // namespace moegrad::plan

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cstdint>
 #include <deque>
 #include <utility>
 
@@ -14,8 +15,11 @@ namespace {
 
 using enum ActionKind;
 
-void require_ranks(const char* name, int ranks, int micro_batches, int least) {
+void require_ranks(const char* name, int ranks, int micro_batches, std::int64_t least) {
   check<ValueError>(ranks >= 1, name, ": needs at least 1 rank, got ", ranks);
+  check<ValueError>(ranks <= kMostStages / 2 && micro_batches <= kMostMicroBatches, name,
+                    ": ranks must be at most ", kMostStages / 2, " and micro-batches ",
+                    kMostMicroBatches, ", got ", ranks, " and ", micro_batches);
   check<ValueError>(micro_batches >= least, name, ": ", ranks, " ranks need at least ", least,
                     " micro-batches, got ", micro_batches);
 }
@@ -163,7 +167,8 @@ Schedule one_f_one_b(int ranks, int micro_batches) {
 Schedule interleaved_1f1b(int ranks, int micro_batches, int stages_per_rank, int group) {
   constexpr auto kName = "Interleaved1F1B";
   require_ranks(kName, ranks, micro_batches, ranks);
-  check<ValueError>(stages_per_rank >= 1, kName, ": needs at least 1 stage per rank, got ",
+  check<ValueError>(1 <= stages_per_rank && stages_per_rank <= kMostStages / ranks, kName,
+                    ": stages per rank must be from 1 to ", kMostStages / ranks, ", got ",
                     stages_per_rank);
   check<ValueError>(ranks <= group && group <= micro_batches, kName,
                     ": a group must be of as many micro-batches as ranks at least, and of all at "
@@ -191,9 +196,9 @@ Schedule interleaved_1f1b(int ranks, int micro_batches, int stages_per_rank, int
     const auto add = [&](ActionKind kind, int chunk, int micro_batch) {
       row.push_back({{kind, chunk * ranks + rank, micro_batch}});
     };
-    const int warm_up = 2 * (ranks - rank - 1) + (stages_per_rank - 1) * group;
+    const auto warm_up = 2 * (ranks - rank - 1) + (stages_per_rank - 1) * std::int64_t{group};
     one_forward_one_backward(
-        count, std::min(warm_up, count),
+        count, static_cast<int>(std::min<std::int64_t>(warm_up, count)),
         [&](int i) {
           const auto& [chunk, micro_batch] = forwards[static_cast<std::size_t>(i)];
           add(kForward, chunk, micro_batch);
@@ -276,14 +281,14 @@ Schedule zbv(int ranks, int micro_batches) {
 }
 
 Schedule dual_pipe_v(int ranks, int micro_batches) {
-  require_ranks("DualPipeV", ranks, micro_batches, 2 * ranks);
+  require_ranks("DualPipeV", ranks, micro_batches, std::int64_t{2} * ranks);
   return rows_of(ranks, [&](int rank) {
     return dual_row(rank, ranks, micro_batches, {.stage = rank}, {.stage = 2 * ranks - 1 - rank});
   });
 }
 
 Schedule dual_pipe(int ranks, int micro_batches) {
-  require_ranks("DualPipe", ranks, micro_batches, 2 * ranks);
+  require_ranks("DualPipe", ranks, micro_batches, std::int64_t{2} * ranks);
   check<ValueError>(ranks % 2 == 0, "DualPipe: needs an even number of ranks, got ", ranks);
   check<ValueError>(micro_batches % 2 == 0, "DualPipe: needs an even number of micro-batches, got ",
                     micro_batches);

@@ -39,29 +39,30 @@ Schedule interleaved_1f1b(int ranks, int micro_batches, int stages_per_rank, int
 Schedule interleaved_1f1b(int ranks, int micro_batches, int stages_per_rank);
 
 /// 1F1B whose backward is cut in two: rank r keeps up to r weight halves for later, and runs the
-/// oldest first, so that gradients are summed in the order of 1F1B. Bubble (p - 1)(F + I - W), a
-/// third of 1F1B's if F = I = W; peak p on each rank. Requires m >= p.
+/// oldest first, so that gradients are summed in the order of 1F1B. Bubble (p - 1)(F + I - W) if W
+/// is at most F and I, a third of 1F1B's if F = I = W; peak p on each rank. Requires m >= p.
 ///
 /// Reference: Qi et al., 2023, https://arxiv.org/abs/2401.10241, schedule ZB-H1
 Schedule zb_h1(int ranks, int micro_batches);
 
 /// Two stages per rank in a V: r and 2p - 1 - r. No bubble but p - 1 units at the start and end if
-/// F = I = W = 1; peak 2p at most.
+/// F = I = W = 1 and m >= 3p / 2; peak 2p at most.
 ///
 /// Reference: Qi et al., 2024, https://arxiv.org/abs/2405.15362, schedule V-ZB; the order of
 /// actions is PyTorch's ZBVZeroBubble
 Schedule zbv(int ranks, int micro_batches);
 
 /// Two stages per rank in a V, as zbv(); a forward of one stage and a backward of the other run as
-/// a pair. Bubble (p - 1)(F&B + B - 3W) at most, where F&B is what a pair takes; exactly that if
-/// F = I = W and F&B = F + B. Peak 2p + 1. Requires m >= 2p.
+/// a pair. Bubble (p - 1)(F&B + B - 3W) if F = I = W and F&B, which a pair takes, is F + B. Peak
+/// 2p + 1. Requires m >= 2p.
 ///
 /// Reference: https://github.com/deepseek-ai/DualPipe, dualpipev.py
 Schedule dual_pipe_v(int ranks, int micro_batches);
 
 /// Two copies of each of p stages: rank r has stages r and p - 1 - r. The first half of the
 /// micro-batches goes through the ranks upwards, the second half downwards. Bubble
-/// (p/2 - 1)(F&B + B - 3W) at most, as dual_pipe_v(); peak p + 1. Requires even p and m, m >= 2p.
+/// (p/2 - 1)(F&B + B - 3W) if the same holds as for dual_pipe_v(); peak p + 1. Requires even p and
+/// m, m >= 2p.
 ///
 /// Reference: https://github.com/deepseek-ai/DualPipe, dualpipe.py
 Schedule dual_pipe(int ranks, int micro_batches);

@@ -130,6 +130,7 @@ std::vector<Action> needs_of(const ActionPlaces& places, const Cell& cell, std::
 Schedule merge_backward(const Schedule& schedule) { return row_by_row(schedule, merged); }
 
 Schedule add_recompute(const Schedule& schedule, const std::vector<int>& stages) {
+  require_no_transfers("add_recompute", schedule);
   const auto size = size_of(schedule);
   for (const int stage : stages) {
     check<ValueError>(0 <= stage && stage < size.stages,
@@ -151,6 +152,7 @@ Schedule add_recompute(const Schedule& schedule, const std::vector<int>& stages)
 }
 
 Schedule add_unshard(const Schedule& schedule, int most_gathered) {
+  require_no_transfers("add_unshard", schedule);
   const auto has_pair = [](const Row& row) {
     return std::ranges::any_of(row, [](const Cell& cell) { return cell.size() == 2; });
   };

@@ -18,13 +18,15 @@ Schedule merge_backward(const Schedule& schedule);
 
 /// Adds R before I or B of the stages given: their forwards keep the stage's input alone. For a
 /// pair, R comes before it. R needs nothing of other ranks, so the rank makes it while it would
-/// wait for the gradient. ValueError unless the stages are there.
+/// wait for the gradient. ValueError unless the stages are there, and if there are transfers, since
+/// R would wait for them.
 Schedule add_recompute(const Schedule& schedule, const std::vector<int>& stages);
 
 /// Adds UNSHARD and RESHARD, so that at each moment the parameters of at most `most_gathered`
 /// stages are gathered on a rank: those that come next. A stage that is among these stays gathered
 /// from one use to the next. As PyTorch's _add_unshard_reshard, whose max_active_stages is 3 by
-/// default. ValueError unless most_gathered is 1 at least, or 2 if there are pairs.
+/// default. ValueError unless most_gathered is 1 at least, or 2 if there are pairs, and if there
+/// are transfers, since UNSHARD would wait for them.
 Schedule add_unshard(const Schedule& schedule, int most_gathered);
 
 /// Adds REDUCE_GRAD after each stage's last W or B on its rank.

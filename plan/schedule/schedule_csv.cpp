@@ -7,6 +7,7 @@
 
 #include "framework/runtime/error.h"
 #include "framework/runtime/parse_number.h"
+#include "framework/runtime/utf8.h"
 
 namespace moegrad::plan {
 namespace {
@@ -19,13 +20,6 @@ struct Place {
   std::size_t cell = 0;
 };
 
-/// The beginning of a text that may be of any length.
-std::string shown(std::string_view text) {
-  constexpr std::size_t kMost = 40;
-  if (text.size() <= kMost) return "'" + std::string(text) + "'";
-  return "'" + std::string(text.substr(0, kMost)) + "...'";
-}
-
 template <class... Parts>
 void require(bool ok, const Place& place, const Parts&... parts) {
   check<ValueError>(ok, "read_schedule: ", place_name(place.row, place.cell), ": ", parts...);
@@ -36,7 +30,7 @@ constexpr std::string_view kDigits = "0123456789";
 int number(std::string_view digits, int most, const char* what, const Place& place) {
   const auto value = to_number<int>(digits);
   require(value && *value < most && (digits.size() == 1 || digits[0] != '0'), place, what,
-          " must be from 0 to ", most - 1, " without leading zeros, got ", shown(digits));
+          " must be from 0 to ", most - 1, " without leading zeros, got ", in_quotes(digits));
   return *value;
 }
 
@@ -71,31 +65,38 @@ Action read_action(std::string_view text, Letters meaning, const Place& place) {
   require(kind.has_value(), place,
           "must be a stage, an action and a micro-batch, such as 2F0, with one of the letters ",
           meaning == Letters::kInputI ? "F I W B" : "F B W BW",
-          " R SEND_F RECV_F SEND_B RECV_B UNSHARD RESHARD REDUCE_GRAD, got ", shown(text));
-  require(!stage.empty(), place, "must begin with the number of a stage, got ", shown(text));
+          " R SEND_F RECV_F SEND_B RECV_B UNSHARD RESHARD REDUCE_GRAD, got ", in_quotes(text));
+  require(!stage.empty(), place, "must begin with the number of a stage, got ", in_quotes(text));
   Action action = {.kind = *kind, .stage = number(stage, kMostStages, "the stage", place)};
   if (has_micro_batch(*kind)) {
     require(!micro_batch.empty(), place, "must end with the number of a micro-batch, got ",
-            shown(text));
+            in_quotes(text));
     action.micro_batch = number(micro_batch, kMostMicroBatches, "the micro-batch", place);
   } else {
-    require(micro_batch.empty(), place, letters, " must have no micro-batch, got ", shown(text));
+    require(micro_batch.empty(), place, letters, " must have no micro-batch, got ",
+            in_quotes(text));
   }
   return action;
 }
 
 constexpr std::string_view kPairEnd = ")OVERLAP_F_B";
+constexpr std::string_view kCellCharacters =
+    "0123456789_ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz();";
 
 /// Calls visit(text) for each action in the text of a cell.
 template <class Visit>
 void for_each_action(std::string_view cell, const Place& place, const Visit& visit) {
   if (cell.empty()) return;
+  const auto other = cell.find_first_not_of(kCellCharacters);
+  require(other == std::string_view::npos, place,
+          "must be of digits, letters and _ alone, without spaces or quotes, got ",
+          in_quotes(cell));
   if (!cell.starts_with('(')) return visit(cell);
   require(cell.ends_with(kPairEnd), place, "a pair must end with ", kPairEnd, ", got ",
-          shown(cell));
+          in_quotes(cell));
   const auto inside = cell.substr(1, cell.size() - 1 - kPairEnd.size());
   require(std::ranges::count(inside, ';') == 1, place,
-          "a pair must be two actions with a semicolon between them, got ", shown(cell));
+          "a pair must be two actions with a semicolon between them, got ", in_quotes(cell));
   visit(inside.substr(0, inside.find(';')));
   visit(inside.substr(inside.find(';') + 1));
 }
@@ -146,7 +147,7 @@ std::optional<Letters> take_heading(std::vector<std::string_view>& lines) {
   }
   throw ValueError("read_schedule: a first line with # must be '" +
                    std::string(heading_of(Letters::kInputI)) + "' or '" +
-                   std::string(heading_of(Letters::kInputB)) + "', got " + shown(lines[0]));
+                   std::string(heading_of(Letters::kInputB)) + "', got " + in_quotes(lines[0]));
 }
 
 /// The lines of a file without their ends.
@@ -170,7 +171,7 @@ Cell read_cell(std::string_view text, Letters meaning, const Place& place) {
   require(cell.size() < 2 || (cell[0].kind == kForward && is_input_backward(cell[1].kind)), place,
           "a pair must be a forward and then a backward that makes the gradient of a stage's "
           "input, got ",
-          shown(text));
+          in_quotes(text));
   return cell;
 }
 

@@ -35,11 +35,8 @@ struct ScheduleFile {
   bool carriage_returns = false;  // whether lines end with \r\n, as Python's csv writes them
 };
 
-/// The most stages and micro-batches of a file.
-inline constexpr int kMostStages = 65536;
-inline constexpr int kMostMicroBatches = 1 << 24;
 /// The most bytes of a file.
-inline constexpr std::int64_t kMostScheduleBytes = std::int64_t{1} << 28;
+inline constexpr std::int64_t kMostScheduleBytes = std::int64_t{1} << 26;
 
 /// Reads the format of PyTorch's pipeline schedules: one row per rank, cells between commas (Note
 /// [Pipeline schedules]). Rows may have different numbers of cells; each has an action. The last

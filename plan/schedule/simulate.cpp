@@ -24,7 +24,7 @@ void check_costs(const SimulationOptions& options, int stages) {
                     options.stages.size());
   const auto check_cost = [](const std::string& name, double value) {
     check<ValueError>(std::isfinite(value) && value >= 0, "simulate: ", name,
-                      " must be a number of at least 0, got ", value);
+                      " must be a finite number of at least 0, got ", value);
   };
   for (std::size_t i = 0; i < options.stages.size(); ++i) {
     const auto& cost = options.stages[i];
@@ -241,7 +241,9 @@ void add_memory(RankSimulation& rank, std::span<const TimedAction> actions, cons
 }  // namespace
 
 Simulation simulate(const Schedule& schedule, const SimulationOptions& options) {
-  check_schedule(schedule, {.copies = options.copies, .buffers = options.buffers});
+  check_schedule(schedule, {.copies = options.copies,
+                            .buffers = options.buffers,
+                            .pairs_in_turn = options.pairs_in_turn});
   check_costs(options, size_of(schedule).stages);
   const auto graph =
       order_graph(schedule, {.buffers = options.buffers, .pairs_in_turn = options.pairs_in_turn});

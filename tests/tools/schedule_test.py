@@ -126,6 +126,18 @@ assert out == "" and err == "schedule: layers_per_stage: stage 3 of 4 must have 
 _, err = run("--generate", "1F1B", "--layers", 15, "--empty-layers", "9", exit_code=1)
 assert err == "schedule: --empty-layers: must be an integer from 0 to 3, got 9\n", err
 
+# A file that was not written: the schedule cannot run.
+run(*sends, "--buffers", 0, "--csv", "deadlock.csv", exit_code=1)
+assert not (folder / "deadlock.csv").exists()
+# Which file, and which place in it, before passes move it.
+_, err = run("--file", "v.csv", "--compare", written("spaces.csv", "0F0, 0B0\n"), exit_code=1)
+assert "row 0, cell 1: must be of digits, letters and _ alone" in err and err.endswith("spaces.csv\n"), err
+_, err = run("--file", written("late.csv", "0I0,0F0,0W0\n"), "--recompute", exit_code=1)
+assert err == "schedule: check_schedule: row 0, cell 0: 0I0 must come after 0F0, got that in cell 1\n", err
+turns = written("turns.csv", "0F0,(0F1;0B0)OVERLAP_F_B,0B1\n1F0,1F1,1B0,1B1\n")
+assert "deadlock, each" in run("--file", turns, exit_code=1)[1]
+assert "makespan        9\n" in run("--file", turns, "--pairs-in-turn", "--merge-backward")[0]
+
 for option in ["--csv", "--svg"]:
     out, err = run("--generate", "1F1B", option, "no/such/folder", exit_code=1)
     assert out == "" and "cannot write file 'no/such/folder'" in err, (out, err)
@@ -137,6 +149,9 @@ for words in [["--generate", "1F1B", "--file", "v.csv"], [], ["--generate", "2F2
               ["--generate", "1F1B", "--first-less", 1], ["--file", "v.csv", "--ranks", 4],
               ["--file", "v.csv", "--micro-batches", 10], ["--file", "v.csv", "--group", 4],
               ["--file", "v.csv", "--stages-per-rank", 2],
+              ["--generate", "1F1B", "--buffers", 1], ["--generate", "DualPipe", "--copies", 2],
+              ["--file", "v.csv", "--pairs-in-turn", "--pair-factor", 0.5],
+              ["--file", "v.csv", "--compare", ""], ["--file", ""],
               ["--generate", "1F1B", "--ranks", 4096, "--micro-batches", 4096],
               ["--generate", "Interleaved1F1B", "--ranks", 512, "--micro-batches", 512, "--stages-per-rank", 2]]:
     run(*words, exit_code=2)

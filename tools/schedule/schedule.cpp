@@ -53,13 +53,19 @@ struct ScheduleOptions {
   std::vector<std::string> empty_layers;
 };
 
-plan::ScheduleFile read_file(const std::string& path) {
-  return plan::read_schedule(read_input_file(path, "schedule", plan::kMostScheduleBytes));
+plan::ScheduleFile read_file(const std::string& option, const std::string& path) {
+  const auto text = read_input_file(path, option, plan::kMostScheduleBytes);
+  try {
+    return plan::read_schedule(text);
+  } catch (Error& error) {
+    error.append("; in " + option + ' ' + path);
+    throw;
+  }
 }
 
 plan::Schedule made_schedule(const ScheduleOptions& options) {
   if (!options.file.empty()) {
-    const auto file = read_file(options.file);
+    const auto file = read_file("--file", options.file);
     if (file.letters == plan::Letters::kInputB) {
       std::cout << "letters         older: B is the input half of backward, BW the whole\n";
     }
@@ -72,7 +78,18 @@ plan::Schedule made_schedule(const ScheduleOptions& options) {
   return plan::make_schedule(options.generate, options.size);
 }
 
+int copies_of(const ScheduleOptions& options) {
+  return options.generate == "DualPipe" ? 2 : options.copies;
+}
+
 plan::Schedule with_passes(plan::Schedule schedule, const ScheduleOptions& options) {
+  const bool has_passes = options.merge_backward || options.recompute || options.reduce_grad ||
+                          options.most_gathered > 0 || options.transfers != "none";
+  // Here, so that errors name places in the file.
+  if (has_passes) {
+    plan::check_schedule(schedule, {.copies = copies_of(options),
+                                    .pairs_in_turn = options.simulation.pairs_in_turn});
+  }
   if (options.merge_backward) schedule = plan::merge_backward(schedule);
   if (options.recompute) {
     std::vector<int> stages(static_cast<std::size_t>(size_of(schedule).stages));
@@ -122,22 +139,26 @@ int run(const ScheduleOptions& options) {
   if (!options.csv.empty()) csv.emplace(options.csv);
   if (!options.svg.empty()) svg.emplace(options.svg);
   const auto schedule = with_passes(made_schedule(options), options);
+  check<UsageError>(options.buffers < 0 || has_transfers(schedule),
+                    "--buffers is for SEND and RECV, got a schedule without them: give a file "
+                    "that has them, or --transfers");
   const auto name = options.file.empty() ? options.generate : options.file;
-  if (csv) {
-    *csv << plan::to_csv({.schedule = schedule});
-    csv->finish();
-  }
   if (!options.compare.empty()) {
-    const auto difference = first_difference(schedule, read_file(options.compare).schedule);
+    const auto difference =
+        first_difference(schedule, read_file("--compare", options.compare).schedule);
     std::cout << "comparison      " << difference.value_or("equal") << '\n';
     if (difference) return 1;
   }
   auto simulated = options.simulation;
   simulated.stages = stage_costs(options, size_of(schedule).stages);
-  simulated.copies = options.generate == "DualPipe" ? 2 : options.copies;
+  simulated.copies = copies_of(options);
   if (options.buffers >= 0) simulated.buffers = options.buffers;
   const auto simulation = plan::simulate(schedule, simulated);
   std::cout << schedule_report(name, schedule, simulation, options.critical_path);
+  if (csv) {
+    *csv << plan::to_csv({.schedule = schedule});
+    csv->finish();
+  }
   if (svg) {
     *svg << schedule_chart(name, simulation);
     svg->finish();
@@ -171,7 +192,8 @@ CommandLine command_line(ScheduleOptions& options) {
        choice_of_text("transfers", options.transfers, {"none", "before-use", "when-sent"},
                       "add SEND and RECV, and where each RECV goes"),
        number_option("copies", options.copies, {1, 2},
-                     "ranks that may have the same stage: 2 for DualPipe"),
+                     "ranks that may have the same stage in a file: 2 for DualPipe")
+           .needing("file"),
        number_option("buffers", options.buffers, {-1, 1 << 20},
                      "messages from rank to rank that may be on their way; -1: any number"),
        number_option("forward", cost.forward, {0, 1e9}, "time of F, of a stage or a layer"),
@@ -180,7 +202,8 @@ CommandLine command_line(ScheduleOptions& options) {
        number_option("unshard-time", cost.unshard, {0, 1e9}, "time of UNSHARD"),
        number_option("reduce-grad-time", cost.reduce_grad, {0, 1e9}, "time of REDUCE_GRAD"),
        number_option("pair-factor", simulation.pair_factor, {0, 1e3},
-                     "time of a pair, as part of that of its two actions"),
+                     "time of a pair, as part of that of its two actions")
+           .excluding("pairs-in-turn"),
        flag_option("pairs-in-turn", simulation.pairs_in_turn,
                    "run the actions of a pair one after the other"),
        number_option("latency", simulation.latency, {0, 1e9}, "of a message"),

@@ -34,13 +34,20 @@ std::string schedule_report(const std::string& name, const plan::Schedule& sched
   text << "rank        busy      bubble  activations  peak bytes\n";
   for (std::size_t rank = 0; rank < simulation.ranks.size(); ++rank) {
     const auto& of = simulation.ranks[rank];
-    text << std::setw(4) << rank << std::setw(12) << short_number(of.busy) << std::setw(12)
-         << short_number(of.bubble) << std::setw(13) << of.peak_activations << ' ' << std::setw(11)
-         << of.peak_bytes << '\n';
+    text << std::setw(4) << rank << ' ' << std::setw(11) << short_number(of.busy) << ' '
+         << std::setw(11) << short_number(of.bubble) << std::setw(13) << of.peak_activations << ' '
+         << std::setw(11) << of.peak_bytes << '\n';
   }
   if (!critical_path) return text.str();
   line("critical path");
-  for (const auto& timed : simulation.critical_path) text << ' ' << to_string(timed.action);
+  const auto& path = simulation.critical_path;
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    plan::Cell cell = {path[i].action};
+    const bool is_pair =
+        i + 1 < path.size() && path[i + 1].row == path[i].row && path[i + 1].begin == path[i].begin;
+    if (is_pair) cell.push_back(path[++i].action);
+    text << ' ' << to_string(cell);
+  }
   text << '\n';
   return text.str();
 }

@@ -267,13 +267,12 @@ Option path_option(std::string name, std::string& value, PathKind kind, std::str
   auto option = text_option(std::move(name), value, std::move(description));
   option.type = kTypes[static_cast<std::size_t>(kind)];
   option.path = kind;
-  if (kind != PathKind::kInput) {
-    // On a command line this is a variable that the shell does not know: the output would be lost.
-    option.parse = [label = "--" + option.name](const std::string& text) -> OptionValue {
-      check<ValueError>(!text.empty(), label, ": must be a path, got an empty one");
-      return text;
-    };
-  }
+  // On a command line an empty path is a variable that the shell does not know: an output would be
+  // lost, an input not read.
+  option.parse = [label = "--" + option.name](const std::string& text) -> OptionValue {
+    check<ValueError>(!text.empty(), label, ": must be a path, got an empty one");
+    return text;
+  };
   return option;
 }
 

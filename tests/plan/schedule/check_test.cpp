@@ -7,6 +7,7 @@
 #include "plan/schedule/generators.h"
 #include "plan/schedule/passes.h"
 #include "plan/schedule/schedule_csv.h"
+#include "plan/schedule/simulate.h"
 #include "tests/plan/schedule/golden_schedules.h"
 #include "tests/testing.h"
 
@@ -47,7 +48,8 @@ TEST(CheckSchedule, RefusesEveryTruncationAndSwapOfPyTorchsFile) {
     std::ranges::reverse(reversed[row]);
     refused(reversed);
   }
-  EXPECT_EQ(refused(Schedule{}), "must have at least one row, got none");
+  EXPECT_EQ(refused(Schedule{}), "must have at least one action, got none");
+  EXPECT_EQ(refused(Schedule{{}, {{}}}), "must have at least one action, got none");
 }
 
 TEST(CheckSchedule, WantsEachActionOnce) {
@@ -120,6 +122,8 @@ TEST(CheckSchedule, WantsCellsThatAreActionsOrPairs) {
             "row 0, cell 0: stages and micro-batches must be counted from 0, got -1F0");
   EXPECT_EQ(refused(Schedule{{{{.micro_batch = -1}}}}),
             "row 0, cell 0: stages and micro-batches must be counted from 0, got 0F-1");
+  EXPECT_EQ(refused(Schedule{{{{.kind = ActionKind::kUnshard, .micro_batch = 5}}}}),
+            "row 0, cell 0: 0UNSHARD must have no micro-batch, got 5");
 }
 
 TEST(CheckSchedule, FindsADeadlockOfRanks) {
@@ -173,6 +177,20 @@ TEST(CheckSchedule, FindsADeadlockOfTooFewBuffers) {
   EXPECT_EQ(buffers_needed(schedule), 3);
 }
 
+TEST(CheckSchedule, RunsTheHalvesOfAPairInTurnOrAtOnce) {
+  // 0F1 is the first half of a pair, whose second half waits for what 0F1 makes.
+  const auto schedule = parsed("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n1F0,1F1,1B0,1B1\n");
+  EXPECT_EQ(refused(schedule),
+            "deadlock, each waits for the one before it and the first for the last: row 0, cell 1: "
+            "(0F1;0B0)OVERLAP_F_B; row 1, cell 1: 1F1; row 1, cell 2: 1B0");
+  EXPECT_NO_THROW(check_schedule(schedule, {.pairs_in_turn = true}));
+  EXPECT_EQ(simulate(schedule, {.pairs_in_turn = true}).makespan, 9);
+  // A SEND comes after the whole pair, so the other rank's half waits for both.
+  EXPECT_EQ(refused(add_transfers(schedule), {.pairs_in_turn = true}),
+            "deadlock, each waits for the one before it and the first for the last: row 0, cell 2: "
+            "0RECV_B0; row 0, cell 4: 0SEND_F1; row 1, cell 2: 1RECV_F1; row 1, cell 5: 1SEND_B0");
+}
+
 TEST(CheckSchedule, WantsTransfersInPairs) {
   const std::string sends = "0F0,0SEND_F0,0RECV_B0,0B0\n";
   const std::string receives = "1RECV_F0,1F0,1B0,1SEND_B0\n";
@@ -210,6 +228,11 @@ TEST(CheckSchedule, WantsParametersGathered) {
             "row 0, cell 2: 0UNSHARD must gather what is not gathered, got it gathered already");
   EXPECT_EQ(refused("0UNSHARD,0F0,0B0,0RESHARD,0RESHARD\n"),
             "row 0, cell 4: 0RESHARD must free what is gathered, got it not gathered");
+  EXPECT_EQ(refused(parsed("0F0,0B0\n1UNSHARD,1F0,0UNSHARD,0RESHARD,1B0\n"), {.copies = 2}),
+            "row 1, cell 2: 0UNSHARD must be on a rank that runs the stage, got one that does not");
+  EXPECT_EQ(
+      refused(parsed("0F0,0B0,0REDUCE_GRAD\n1F0,1B0,1REDUCE_GRAD,0REDUCE_GRAD\n"), {.copies = 2}),
+      "row 1, cell 3: 0REDUCE_GRAD must be on a rank that runs the stage, got one that does not");
 }
 
 TEST(CheckSchedule, WantsGradientsReducedOnce) {

@@ -137,7 +137,14 @@ TEST(Generators, RefuseWhatTheyCannotDivide) {
   EXPECT_EQ(refused([] { interleaved_1f1b(4, 3, 2); }),
             "Interleaved1F1B: 4 ranks need at least 4 micro-batches, got 3");
   EXPECT_EQ(refused([] { interleaved_1f1b(4, 4, 0); }),
-            "Interleaved1F1B: needs at least 1 stage per rank, got 0");
+            "Interleaved1F1B: stages per rank must be from 1 to 16384, got 0");
+  EXPECT_EQ(refused([] { interleaved_1f1b(3, 3, 21846); }),
+            "Interleaved1F1B: stages per rank must be from 1 to 21845, got 21846");
+  EXPECT_EQ(refused([] { dual_pipe_v(1 << 30, 1 << 30); }),
+            "DualPipeV: ranks must be at most 32768 and micro-batches 16777216, got 1073741824 and "
+            "1073741824");
+  EXPECT_EQ(refused([] { gpipe(1, (1 << 24) + 1); }),
+            "GPipe: ranks must be at most 32768 and micro-batches 16777216, got 1 and 16777217");
   EXPECT_EQ(refused([] { interleaved_1f1b(4, 8, 2, 3); }),
             "Interleaved1F1B: a group must be of as many micro-batches as ranks at least, and of "
             "all at most, so from 4 to 8, got 3");

@@ -92,6 +92,10 @@ TEST(SchedulePasses, TransfersAreAddedOnce) {
   EXPECT_EQ(
       message_of<ValueError>([&] { add_transfers_when_sent(schedule); }),
       "add_transfers_when_sent: must be given a schedule without transfers, got one with them");
+  EXPECT_EQ(message_of<ValueError>([&] { add_recompute(schedule, {0}); }),
+            "add_recompute: must be given a schedule without transfers, got one with them");
+  EXPECT_EQ(message_of<ValueError>([&] { add_unshard(schedule, 1); }),
+            "add_unshard: must be given a schedule without transfers, got one with them");
   EXPECT_EQ(message_of<ValueError>(
                 [] { add_transfers_when_sent(parsed("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n")); }),
             "add_transfers_when_sent: row 0, cell 1: ranks wait for each other, so that this cell "

@@ -121,10 +121,15 @@ TEST(ScheduleCsv, CellsThatAreNoActionsAreRefused) {
   const auto second = [](const std::string& text) { return refused("0F0\n1F0," + text + "\n"); };
   EXPECT_EQ(second("2X0"), cell(letters + "'2X0'"));
   EXPECT_EQ(second("2f0"), cell(letters + "'2f0'"));
-  EXPECT_EQ(second("2 F0"), cell(letters + "'2 F0'"));
   EXPECT_EQ(second("20"), cell(letters + "'20'"));
-  EXPECT_EQ(second("2F-1"), cell(letters + "'2F-1'"));
-  EXPECT_EQ(second(std::string(60, 'F')), cell(letters + "'" + std::string(40, 'F') + "...'"));
+  const std::string characters =
+      "must be of digits, letters and _ alone, without spaces or quotes, got ";
+  EXPECT_EQ(second("2 F0"), cell(characters + "'2 F0'"));
+  EXPECT_EQ(second(" 2F0"), cell(characters + "' 2F0'"));
+  EXPECT_EQ(second("2F-1"), cell(characters + "'2F-1'"));
+  EXPECT_EQ(second("\"2F0\""), cell(characters + "'\"2F0\"'"));
+  EXPECT_EQ(second(std::string("2F0\0", 4)), cell(characters + "'2F0\\x00'"));
+  EXPECT_LT(second(std::string(6000, 'F')).size(), 300u);
   EXPECT_EQ(second("F0"), cell("must begin with the number of a stage, got 'F0'"));
   EXPECT_EQ(second("2F"), cell("must end with the number of a micro-batch, got '2F'"));
   EXPECT_EQ(second("2UNSHARD0"), cell("UNSHARD must have no micro-batch, got '2UNSHARD0'"));

@@ -233,30 +233,31 @@ TEST(Simulate, RefusesCostsThatCannotBe) {
   EXPECT_EQ(refused({.stages = {}}),
             "simulate: must be given the costs of 1 or of 2 stages, got 0");
   EXPECT_EQ(refused({.stages = {{}, {.forward = -1}}}),
-            "simulate: stage 1: forward must be a number of at least 0, got -1");
+            "simulate: stage 1: forward must be a finite number of at least 0, got -1");
   EXPECT_EQ(refused({.stages = {{.backward_input = NAN}}}),
-            "simulate: stage 0: backward_input must be a number of at least 0, got nan");
+            "simulate: stage 0: backward_input must be a finite number of at least 0, got nan");
   EXPECT_EQ(refused({.stages = {{.backward_weight = INFINITY}}}),
-            "simulate: stage 0: backward_weight must be a number of at least 0, got inf");
+            "simulate: stage 0: backward_weight must be a finite number of at least 0, got inf");
   EXPECT_EQ(refused({.stages = {{.unshard = -2}}}),
-            "simulate: stage 0: unshard must be a number of at least 0, got -2");
+            "simulate: stage 0: unshard must be a finite number of at least 0, got -2");
   EXPECT_EQ(refused({.stages = {{.reduce_grad = -2}}}),
-            "simulate: stage 0: reduce_grad must be a number of at least 0, got -2");
+            "simulate: stage 0: reduce_grad must be a finite number of at least 0, got -2");
   EXPECT_EQ(refused({.stages = {{.output_bytes = -2}}}),
-            "simulate: stage 0: output_bytes must be a number of at least 0, got -2");
+            "simulate: stage 0: output_bytes must be a finite number of at least 0, got -2");
   EXPECT_EQ(refused({.stages = {{.activation_bytes = -2}}}),
-            "simulate: stage 0: activation_bytes must be a number of at least 0, got -2");
+            "simulate: stage 0: activation_bytes must be a finite number of at least 0, got -2");
   EXPECT_EQ(refused({.stages = {{.input_bytes = -2}}}),
-            "simulate: stage 0: input_bytes must be a number of at least 0, got -2");
+            "simulate: stage 0: input_bytes must be a finite number of at least 0, got -2");
   EXPECT_EQ(refused({.stages = {{.parameter_bytes = -2}}}),
-            "simulate: stage 0: parameter_bytes must be a number of at least 0, got -2");
+            "simulate: stage 0: parameter_bytes must be a finite number of at least 0, got -2");
   EXPECT_EQ(refused({.stages = {{.gradient_bytes = -2}}}),
-            "simulate: stage 0: gradient_bytes must be a number of at least 0, got -2");
-  EXPECT_EQ(refused({.latency = -1}), "simulate: latency must be a number of at least 0, got -1");
+            "simulate: stage 0: gradient_bytes must be a finite number of at least 0, got -2");
+  EXPECT_EQ(refused({.latency = -1}),
+            "simulate: latency must be a finite number of at least 0, got -1");
   EXPECT_EQ(refused({.bytes_per_time = -1}),
-            "simulate: bytes_per_time must be a number of at least 0, got -1");
+            "simulate: bytes_per_time must be a finite number of at least 0, got -1");
   EXPECT_EQ(refused({.pair_factor = -1}),
-            "simulate: pair_factor must be a number of at least 0, got -1");
+            "simulate: pair_factor must be a finite number of at least 0, got -1");
   constexpr std::int64_t kHalf = std::int64_t{1} << 62;
   const std::string too_many = "simulate: the bytes of a rank must be below 2^63, got more";
   EXPECT_EQ(refused({.stages = {{.activation_bytes = kHalf, .parameter_bytes = kHalf}}}), too_many);

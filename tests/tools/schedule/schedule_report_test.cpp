@@ -49,6 +49,17 @@ TEST(ScheduleReport, KeepsLargeNumbersApart) {
       << text;
 }
 
+TEST(ScheduleReport, ListsAPairOfTheCriticalPathAsOne) {
+  const auto schedule = plan::dual_pipe_v(1, 2);
+  const auto path = [&](bool pairs_in_turn) {
+    const auto simulation = simulate(schedule, {.pairs_in_turn = pairs_in_turn});
+    const auto text = schedule_report("", schedule, simulation, true);
+    return text.substr(text.find("critical path"));
+  };
+  EXPECT_EQ(path(false), "critical path    0F0 1F0 0F1 1B0 (1F1;0B0)OVERLAP_F_B 1B1 0I1 0W1\n");
+  EXPECT_EQ(path(true), "critical path    0F0 1F0 0F1 1B0 1F1 0B0 1B1 0I1 0W1\n");
+}
+
 TEST(ScheduleReport, SaysHowManyBuffersTransfersNeed) {
   const auto line = [](const plan::Schedule& schedule) {
     const auto text = schedule_report("", schedule, simulate(schedule), false);
