@@ -164,8 +164,12 @@ std::optional<int> CommandLine::parse(int argc, const char* const* argv) {
                        "moegrad " MOEGRAD_VERSION "\nkernels: " + names_of_cpu_kernels() +
                            "; default: " + std::string(to_string(fastest_cpu_kernels())));
   std::string file;
+  const auto file_option =
+      path_option(option_file_ ? option_file_->first : "", file, PathKind::kInput, "");
   if (option_file_) {
-    app.add_option("--" + option_file_->first, file, option_file_->second)->type_name("INPUT");
+    app.add_option("--" + option_file_->first, file, option_file_->second)
+        ->type_name("INPUT")
+        ->each([&](const std::string& path) { file_option.parse(path); });
   }
   auto bound = add_all(app, options_);
   if (!commands_.empty()) app.require_subcommand(1);
@@ -176,8 +180,6 @@ std::optional<int> CommandLine::parse(int argc, const char* const* argv) {
     }
     std::vector<const Option*> known;
     for (const auto& [option, unused] : bound) known.push_back(option);
-    const auto file_option =
-        path_option(option_file_ ? option_file_->first : "", file, PathKind::kInput, "");
     if (option_file_) known.push_back(&file_option);
     auto words = words_of(argc, argv, known);
     app.name(std::filesystem::path(argv[0]).filename().string());
