@@ -126,6 +126,7 @@ assert out == "" and err == "schedule: layers_per_stage: stage 3 of 4 must have 
 _, err = run("--generate", "1F1B", "--layers", 15, "--empty-layers", "9", exit_code=1)
 assert err == "schedule: --empty-layers: must be an integer from 0 to 3, got 9\n", err
 
+run("--generate", "1F1B", "--ranks", 1, "--transfers", "before-use", "--buffers", 0)  # no messages
 # A file that was not written: the schedule cannot run.
 run(*sends, "--buffers", 0, "--csv", "deadlock.csv", exit_code=1)
 assert not (folder / "deadlock.csv").exists()

@@ -139,9 +139,10 @@ int run(const ScheduleOptions& options) {
   if (!options.csv.empty()) csv.emplace(options.csv);
   if (!options.svg.empty()) svg.emplace(options.svg);
   const auto schedule = with_passes(made_schedule(options), options);
-  check<UsageError>(options.buffers < 0 || has_transfers(schedule),
-                    "--buffers is for SEND and RECV, got a schedule without them: give a file "
-                    "that has them, or --transfers");
+  check<UsageError>(
+      options.buffers < 0 || options.transfers != "none" || has_transfers(schedule),
+      "--buffers is for SEND and RECV, got a schedule without them: give a file that has them, or "
+      "--transfers");
   const auto name = options.file.empty() ? options.generate : options.file;
   if (!options.compare.empty()) {
     const auto difference =
