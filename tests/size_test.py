@@ -66,8 +66,8 @@ BUDGETS = {
     "train": (9170, "options, data, step, checkpoints, logs"),
     # 168 for tensor parallelism in loss_parity and check_golden. 41 for bytes and waiting by axis in the report, 20 for
     # those of swap. 224 for plans of memory in loss_parity. 520 for schedules: the program (210), their pictures (230),
-    # their figures, 40 for outputs that are opened first and options that fit.
-    "tools": (10180, "thirteen programs; check_golden and the report are half of it"),
+    # their figures, 41 for outputs that are opened first and options that fit.
+    "tools": (10181, "thirteen programs; check_golden and the report are half of it"),
 }
 SLACK = 0.03  # a folder may be this far below its budget
 SUFFIXES = {".cpp", ".h"}
