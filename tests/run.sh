@@ -83,8 +83,12 @@ run_ctest() {
   fi
   if [[ $preset == tsan ]]; then
     selection+=(-L concurrency)
-    # Long chains and sums on one thread; delays whose ranks do not send messages.
+    # Long chains and sums on one thread, and what takes the same threads through further dtypes and plans.
     further+=':DeepGraph.*:*NoRecursion:Box.*:QuantizedMmAllReduce.IsTheSum*:*/Delays.GiveOnePeak/*'
+    further+=':*/TrainingOnAnyMesh.*BFloat16:FullyShard.ComputesInBFloat16*:FullyShard.ShardsTiedEmb*'
+    further+=':TrainingWithAPolicy.ThatRecomputes*:*ThatCutsOther*:*ThatNeverHas*:CheckpointReshard.Continues*'
+    further+=':Scale/0.*:ClipGradNormOverRanks.KnowsOf*:ClipGradNormOverRanks.LeavesNo*'
+    further+=':*/DispatchedGradients.*/4'
     [[ $mode != quick ]] || export GTEST_FILTER="-$further"
     # The thread sanitizer of g++ 12 fails under the address randomization of newer kernels.
     if setarch -R true 2>/dev/null; then runner=(setarch -R); fi
