@@ -110,7 +110,7 @@ TEST(CopyQueue, GivesWayBetweenPieces) {
 }
 
 TEST(CopyQueue, LatencyKeepsNoOtherFromTheLink) {
-  CopyQueue queue({.latency = 200ms}, {});
+  CopyQueue queue({.latency = 1s}, {});
   std::vector<Moved> all(4, Moved(8, 1));
   const auto first = all[0].over(queue, CopyPriority::kOut);
   for (std::size_t i = 1; i < 3; ++i) all[i].over(queue, CopyPriority::kOut);
